@@ -1,0 +1,326 @@
+//! What to run and under which rules, as plain data.
+//!
+//! A plan is what manifests become once they have been checked, and what an
+//! embedder builds in code. Mechanism never reads a file, an environment
+//! variable or a default of its own: every number an operator may want
+//! differently is a field here, and every default stands in one place with the
+//! sentence that motivates it.
+
+use std::{collections::BTreeMap, path::PathBuf, time::Duration};
+
+use serde_json::Value;
+
+/// Everything one supervisor runs.
+#[derive(Clone, Debug, Default)]
+pub struct Plan {
+    /// The plugins, in the order of the file.
+    pub plugins: Vec<PluginPlan>,
+}
+
+/// One plugin: how to start it, what it offers, what it is granted.
+#[derive(Clone, Debug)]
+pub struct PluginPlan {
+    /// The operator's name for it (`[plugins.NAME]`); unique in a plan.
+    pub name: String,
+    /// Program and arguments. The program is an absolute path: it is never
+    /// looked up again, and never run by a shell.
+    pub command: Vec<String>,
+    /// The directory it runs in; absolute.
+    pub dir: PathBuf,
+    /// The whole environment of the process; nothing else is inherited.
+    pub env: BTreeMap<String, String>,
+    /// The plugin's own id and version, where a `plugin.toml` names them. The
+    /// handshake must then agree.
+    pub identity: Option<(String, String)>,
+    /// The tools it may put into the registry. Empty with [`Self::discover`]:
+    /// then they are learnt from its first handshake.
+    pub tools: Vec<ToolPlan>,
+    /// Whether tools that only the handshake names may be listed. True for a
+    /// bare command line, false for a manifest: there, the file is the law.
+    pub discover: bool,
+    /// Put before each tool's name, with `_` between (`geo` + `lookup` =
+    /// `geo_lookup`).
+    pub prefix: Option<String>,
+    /// Which of its tools are granted: exact names, or a trailing `*`.
+    pub grant_tools: Vec<String>,
+    /// Scopes (names of reverse methods) it asked for and was granted.
+    pub grant_scopes: Vec<String>,
+    /// Handed over in `plugin.activate`.
+    pub config: Value,
+    /// Secrets, handed over in `plugin.activate` and nowhere else.
+    pub secrets: BTreeMap<String, Secret>,
+    /// Bounds that the supervisor itself enforces.
+    pub limits: Limits,
+    /// How long to wait for what.
+    pub timeouts: Timeouts,
+    /// What to do after a death.
+    pub restart: Restart,
+    /// When to start and when to let go.
+    pub idle: Idle,
+    /// Who decides on calls by effect.
+    pub approve: Approve,
+    /// Whether it runs at all (`enabled = false` lists it as disabled).
+    pub enabled: bool,
+    /// What was written in the manifest and cannot be enforced here, in words
+    /// for the operator. Shown wherever the plugin is shown.
+    pub degraded: Vec<String>,
+}
+
+/// A secret value. It can be handed over and not be printed.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Secret(pub String);
+
+impl std::fmt::Debug for Secret {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("[secret]")
+    }
+}
+
+/// One tool as the registry will list it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ToolPlan {
+    /// The plugin's own name for it.
+    pub name: String,
+    /// One or two sentences for the model.
+    pub description: String,
+    /// JSON Schema 2020-12 of the arguments; the root is an object.
+    pub input_schema: Value,
+    /// JSON Schema 2020-12 of `data` in the result, if promised.
+    pub output_schema: Option<Value>,
+    /// What a call does to the world.
+    pub effect: Effect,
+    /// Whether a call that may have run may be sent again.
+    pub idempotent: bool,
+}
+
+/// What a call does to the world. Unknown means [`Effect::Write`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Effect {
+    /// Looks, and changes nothing.
+    Read,
+    /// Prepares a change that somebody else must confirm.
+    Draft,
+    /// Changes something.
+    #[default]
+    Write,
+}
+
+impl Effect {
+    /// The word used in manifests, on the wire and in output.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Read => "read",
+            Self::Draft => "draft",
+            Self::Write => "write",
+        }
+    }
+}
+
+/// Bounds that need no kernel.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Limits {
+    /// Largest frame accepted from the plugin, in bytes. One frame is at most
+    /// in memory twice, so this times two bounds the read side.
+    pub frame_bytes: u32,
+    /// Largest result handed to the caller, in bytes of MessagePack.
+    pub result_bytes: usize,
+    /// Calls running in the plugin at once (and never more than the plugin
+    /// itself announces).
+    pub concurrency: usize,
+    /// Calls waiting for a slot; more are refused at once.
+    pub queue: usize,
+    /// Calls per minute, if bounded.
+    pub calls_per_minute: Option<u32>,
+    /// Bytes of stderr kept for `why`, and the rate above which bytes are
+    /// counted and dropped (per second).
+    pub stderr_tail_bytes: usize,
+    /// See [`Self::stderr_tail_bytes`].
+    pub stderr_bytes_per_second: u64,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            frame_bytes: 1 << 20,
+            // A model reads about 64 k tokens from this; more is not a result, it is a file.
+            result_bytes: 256 << 10,
+            concurrency: 8,
+            queue: 32,
+            calls_per_minute: None,
+            stderr_tail_bytes: 64 << 10,
+            stderr_bytes_per_second: 64 << 10,
+        }
+    }
+}
+
+/// Budgets, all of them finite.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Timeouts {
+    /// Spawn to handshake done.
+    pub hello: Duration,
+    /// `plugin.activate` sent to answered.
+    pub activate: Duration,
+    /// Silence: no frame for this call in this time.
+    pub call_idle: Duration,
+    /// A call's total, however chatty the plugin is.
+    pub call: Duration,
+    /// CANCEL sent to END received; after it the plugin counts as stuck.
+    pub cancel_grace: Duration,
+    /// `plugin.deactivate` sent to answered.
+    pub drain: Duration,
+    /// CLOSE sent to process gone.
+    pub exit_grace: Duration,
+    /// stdin closed to process gone.
+    pub eof_grace: Duration,
+    /// SIGTERM to process gone; SIGKILL follows.
+    pub term_grace: Duration,
+    /// Silence on the whole connection before a PING is sent.
+    pub ping_after: Duration,
+    /// PING sent to any byte received.
+    pub ping_dead: Duration,
+}
+
+impl Default for Timeouts {
+    fn default() -> Self {
+        Self {
+            hello: Duration::from_secs(10),
+            activate: Duration::from_secs(30),
+            call_idle: Duration::from_secs(30),
+            call: Duration::from_secs(600),
+            cancel_grace: Duration::from_secs(5),
+            drain: Duration::from_secs(30),
+            exit_grace: Duration::from_secs(5),
+            eof_grace: Duration::from_secs(1),
+            term_grace: Duration::from_secs(2),
+            ping_after: Duration::from_secs(10),
+            ping_dead: Duration::from_secs(20),
+        }
+    }
+}
+
+/// What to do after a death.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Restart {
+    /// Which deaths are followed by a new start.
+    pub when: RestartWhen,
+    /// The first wait; it doubles.
+    pub first: Duration,
+    /// The longest wait.
+    pub max: Duration,
+    /// How much of each wait is random: `0.2` is plus or minus 20 %.
+    pub jitter: f64,
+    /// Deaths forgiven within [`Self::within`]; one more and the plugin is
+    /// quarantined until an operator resumes it.
+    pub budget: u32,
+    /// See [`Self::budget`].
+    pub within: Duration,
+    /// Active for this long resets the wait and the budget.
+    pub healthy: Duration,
+}
+
+/// Which deaths are followed by a new start.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RestartWhen {
+    /// None: the next call wakes it, or nothing does.
+    Never,
+    /// Those that nobody asked for.
+    OnFailure,
+    /// Every one but a stop by the operator.
+    Always,
+}
+
+impl Default for Restart {
+    fn default() -> Self {
+        Self {
+            when: RestartWhen::OnFailure,
+            first: Duration::from_millis(250),
+            max: Duration::from_secs(30),
+            jitter: 0.2,
+            budget: 5,
+            within: Duration::from_secs(600),
+            healthy: Duration::from_secs(30),
+        }
+    }
+}
+
+/// When to start and when to let go.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Idle {
+    /// Whether it starts with the supervisor or with its first call.
+    pub start_at_boot: bool,
+    /// Stopped after this long without a call; `None` never.
+    pub stop_after: Option<Duration>,
+}
+
+impl Default for Idle {
+    fn default() -> Self {
+        Self { start_at_boot: false, stop_after: Some(Duration::from_secs(300)) }
+    }
+}
+
+/// Who decides on calls, by effect.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Approve {
+    /// For tools that only look.
+    pub read: Approval,
+    /// For tools that prepare.
+    pub draft: Approval,
+    /// For tools that change.
+    pub write: Approval,
+}
+
+impl Default for Approve {
+    fn default() -> Self {
+        Self { read: Approval::Allow, draft: Approval::Allow, write: Approval::Ask }
+    }
+}
+
+impl Approve {
+    /// The rule for one effect.
+    pub fn rule(&self, effect: Effect) -> Approval {
+        match effect {
+            Effect::Read => self.read,
+            Effect::Draft => self.draft,
+            Effect::Write => self.write,
+        }
+    }
+}
+
+/// One such decision.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Approval {
+    /// Goes ahead.
+    Allow,
+    /// Somebody is asked; without anybody to ask it is denied.
+    Ask,
+    /// Never.
+    Deny,
+}
+
+impl PluginPlan {
+    /// A plan for one program under the default rules: no scope, no secret, the
+    /// tools it names itself, no effect beyond what the caller may do.
+    pub fn new(name: impl Into<String>, command: Vec<String>, dir: impl Into<PathBuf>) -> Self {
+        Self {
+            name: name.into(),
+            command,
+            dir: dir.into(),
+            env: BTreeMap::new(),
+            identity: None,
+            tools: Vec::new(),
+            discover: true,
+            prefix: None,
+            grant_tools: vec!["*".into()],
+            grant_scopes: Vec::new(),
+            config: Value::Object(serde_json::Map::new()),
+            secrets: BTreeMap::new(),
+            limits: Limits::default(),
+            timeouts: Timeouts::default(),
+            restart: Restart::default(),
+            idle: Idle::default(),
+            approve: Approve::default(),
+            enabled: true,
+            degraded: Vec::new(),
+        }
+    }
+}
