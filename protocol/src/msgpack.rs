@@ -1,0 +1,503 @@
+//! The MessagePack that heads are made of, read and written strictly.
+//!
+//! Heads are on the path of every call and come from the peer, so this reader
+//! borrows, allocates nothing, never recurses and refuses whatever the spec
+//! refuses. Bodies are not its business, but for [`check_body`], which walks one
+//! without decoding it. For anything richer use a real MessagePack library.
+
+use alloc::vec::Vec;
+
+use bytes::{BufMut, BytesMut};
+
+/// The largest integer a head may carry: 2^53 - 1, so that every language can
+/// hold it. \[R-HD-07\]
+pub(crate) const INTEGER_MAX: u64 = (1 << 53) - 1;
+/// How deep a head may nest. \[R-HD-06\]
+const HEAD_DEPTH: usize = 8;
+/// How deep a body may nest before a receiver refuses it. \[R-HD-11\]
+const BODY_DEPTH: usize = 128;
+
+/// Why bytes are not the MessagePack that was due.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Malformed {
+    /// The value needs more bytes than there are.
+    #[error("the value ends too early")]
+    Short,
+    /// Bytes follow the value.
+    #[error("bytes follow the value")]
+    Trailing,
+    /// The head is not a map.
+    #[error("the head is not a map")]
+    NotAMap,
+    /// A map key is not a string.
+    #[error("a key is not a string")]
+    KeyNotAString,
+    /// A map key stands twice.
+    #[error("a key stands twice")]
+    DuplicateKey,
+    /// An extension type, or the byte that MessagePack never uses.
+    #[error("an extension type or an unused marker")]
+    Extension,
+    /// A string that is not UTF-8.
+    #[error("a string is not UTF-8")]
+    NotUtf8,
+    /// Nested deeper than allowed.
+    #[error("nested too deeply")]
+    TooDeep,
+    /// An integer beyond 2^53 - 1.
+    #[error("an integer is larger than 2^53 - 1")]
+    Integer,
+    /// A field has another type than the spec gives it.
+    #[error("the field {0:?} has the wrong type")]
+    Field(&'static str),
+    /// A field that the spec requires is absent.
+    #[error("the field {0:?} is missing")]
+    Missing(&'static str),
+    /// A field whose value is outside its range.
+    #[error("the field {0:?} is out of range")]
+    Range(&'static str),
+}
+
+/// One value in a head, as far as heads need to tell values apart.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Value<'a> {
+    Nil,
+    Bool(bool),
+    Integer(u64),
+    /// A negative integer or a float: valid, and of no use to any head field.
+    Number,
+    Str(&'a str),
+    Bin,
+    /// The items, still encoded, and how many there are.
+    Array(&'a [u8], u32),
+    /// The pairs, still encoded, and how many there are.
+    Map(&'a [u8], u32),
+}
+
+/// What a marker byte announces.
+enum Token<'a> {
+    Nil,
+    Bool(bool),
+    Integer(u64),
+    Number,
+    Str(&'a [u8]),
+    Bin,
+    Array(u32),
+    Map(u32),
+}
+
+/// A cursor over encoded values.
+#[derive(Clone, Copy)]
+struct Reader<'a>(&'a [u8]);
+
+impl<'a> Reader<'a> {
+    fn take(&mut self, n: usize) -> Result<&'a [u8], Malformed> {
+        let (taken, rest) = self.0.split_at_checked(n).ok_or(Malformed::Short)?;
+        self.0 = rest;
+        Ok(taken)
+    }
+
+    fn unsigned(&mut self, width: usize) -> Result<u64, Malformed> {
+        Ok(self.take(width)?.iter().fold(0, |sum, &byte| sum << 8 | u64::from(byte)))
+    }
+
+    /// A length field. On a 16-bit target a length beyond `usize` cannot be
+    /// present in memory, so it reads as too short.
+    fn length(&mut self, width: usize) -> Result<usize, Malformed> {
+        usize::try_from(self.unsigned(width)?).map_err(|_| Malformed::Short)
+    }
+
+    fn signed(&mut self, width: usize) -> Result<Token<'a>, Malformed> {
+        let raw = self.unsigned(width)?;
+        let negative = raw >> (width * 8 - 1) == 1;
+        Ok(if negative { Token::Number } else { Token::Integer(raw) })
+    }
+
+    fn token(&mut self) -> Result<Token<'a>, Malformed> {
+        let marker = self.take(1)?[0];
+        Ok(match marker {
+            0x00..=0x7f => Token::Integer(marker.into()),
+            0x80..=0x8f => Token::Map(u32::from(marker & 0x0f)),
+            0x90..=0x9f => Token::Array(u32::from(marker & 0x0f)),
+            0xa0..=0xbf => Token::Str(self.take(usize::from(marker & 0x1f))?),
+            0xc0 => Token::Nil,
+            0xc2 | 0xc3 => Token::Bool(marker == 0xc3),
+            0xc4..=0xc6 => {
+                let length = self.length(1 << (marker - 0xc4))?;
+                self.take(length)?;
+                Token::Bin
+            }
+            0xca => self.take(4).map(|_| Token::Number)?,
+            0xcb => self.take(8).map(|_| Token::Number)?,
+            0xcc..=0xcf => Token::Integer(self.unsigned(1 << (marker - 0xcc))?),
+            0xd0..=0xd3 => self.signed(1 << (marker - 0xd0))?,
+            0xd9..=0xdb => {
+                let length = self.length(1 << (marker - 0xd9))?;
+                Token::Str(self.take(length)?)
+            }
+            0xdc | 0xdd => Token::Array(self.unsigned(2 << (marker - 0xdc))? as u32),
+            0xde | 0xdf => Token::Map(self.unsigned(2 << (marker - 0xde))? as u32),
+            0xe0..=0xff => Token::Number,
+            0xc1 | 0xc7..=0xc9 | 0xd4..=0xd8 => return Err(Malformed::Extension),
+        })
+    }
+
+    /// Steps over one value of a body and checks what is in it: keys are
+    /// strings, strings are UTF-8, nothing nests deeper than [`BODY_DEPTH`].
+    ///
+    /// A loop with a small stack of counters instead of recursion: the stack
+    /// cannot overflow whatever arrives.
+    fn skip(&mut self) -> Result<(), Malformed> {
+        // One counter for each open container: values still due, and whether it is a map.
+        let mut open: Vec<(u64, bool)> = Vec::new();
+        loop {
+            let key_due = open.last().is_some_and(|&(due, map)| map && due % 2 == 0);
+            let token = self.token()?;
+            if key_due && !matches!(token, Token::Str(_)) {
+                return Err(Malformed::KeyNotAString);
+            }
+            match token {
+                Token::Str(text) => drop(utf8(text)?),
+                Token::Array(n) => open.push((n.into(), false)),
+                Token::Map(n) => open.push((u64::from(n) * 2, true)),
+                _ => {}
+            }
+            if BODY_DEPTH < open.len() {
+                return Err(Malformed::TooDeep);
+            }
+            // Close every container that this value has completed.
+            let container = matches!(token, Token::Array(_) | Token::Map(_));
+            let mut completed = !container || open.last().is_some_and(|&(due, _)| due == 0);
+            if container && completed {
+                open.pop();
+            }
+            while completed {
+                let Some((due, _)) = open.last_mut() else { return Ok(()) };
+                *due -= 1;
+                completed = *due == 0;
+                if completed {
+                    open.pop();
+                }
+            }
+        }
+    }
+
+    /// The next value of a head, `depth` levels below its map. Containers come
+    /// unopened, but everything in them is checked. The recursion ends at
+    /// [`HEAD_DEPTH`].
+    fn value(&mut self, depth: usize) -> Result<Value<'a>, Malformed> {
+        let token = self.token()?;
+        let items = self.0;
+        Ok(match token {
+            Token::Array(_) | Token::Map(_) if HEAD_DEPTH < depth => {
+                return Err(Malformed::TooDeep);
+            }
+            Token::Array(count) => {
+                for _ in 0..count {
+                    self.value(depth + 1)?;
+                }
+                Value::Array(items, count)
+            }
+            Token::Map(count) => {
+                self.pairs(count, depth)?;
+                Value::Map(items, count)
+            }
+            Token::Nil => Value::Nil,
+            Token::Bool(b) => Value::Bool(b),
+            Token::Integer(n) if INTEGER_MAX < n => return Err(Malformed::Integer),
+            Token::Integer(n) => Value::Integer(n),
+            Token::Str(text) => Value::Str(utf8(text)?),
+            Token::Bin => Value::Bin,
+            Token::Number => Value::Number,
+        })
+    }
+
+    /// Checks the `count` pairs of a map in a head and steps behind them.
+    ///
+    /// Duplicates are found by comparing each key with those before it: heads
+    /// have a handful of keys. A head can hold 21,000 one-letter keys, so beyond
+    /// 16 the keys are sorted instead; the work stays bounded by the head.
+    fn pairs(&mut self, count: u32, depth: usize) -> Result<(), Malformed> {
+        let mut few = [""; 16];
+        let mut many: Vec<&str> = Vec::new();
+        for seen in 0..count as usize {
+            let Token::Str(key) = self.token()? else { return Err(Malformed::KeyNotAString) };
+            let key = utf8(key)?;
+            if seen < few.len() {
+                if few[..seen].contains(&key) {
+                    return Err(Malformed::DuplicateKey);
+                }
+                few[seen] = key;
+            } else {
+                many.push(key);
+            }
+            self.value(depth + 1)?;
+        }
+        if !many.is_empty() {
+            many.extend(few);
+            many.sort_unstable();
+            if many.windows(2).any(|pair| pair[0] == pair[1]) {
+                return Err(Malformed::DuplicateKey);
+            }
+        }
+        Ok(())
+    }
+}
+
+fn utf8(text: &[u8]) -> Result<&str, Malformed> {
+    core::str::from_utf8(text).map_err(|_| Malformed::NotUtf8)
+}
+
+/// The fields of a map, found by name.
+///
+/// Everything was checked when the map was parsed, so looking a field up cannot
+/// fail for a reason that lies elsewhere in the map.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Fields<'a>(&'a [u8], u32);
+
+impl<'a> Fields<'a> {
+    /// Parses a whole head. \[R-HD-01\] to \[R-HD-07\]
+    pub(crate) fn parse(head: &'a [u8]) -> Result<Self, Malformed> {
+        let mut reader = Reader(head);
+        let Token::Map(count) = reader.token()? else { return Err(Malformed::NotAMap) };
+        let fields = Self(reader.0, count);
+        reader.pairs(count, 1)?;
+        if reader.0.is_empty() { Ok(fields) } else { Err(Malformed::Trailing) }
+    }
+
+    /// The pairs in order. A nil value counts as absent. \[R-HD-04\]
+    fn pairs(self) -> impl Iterator<Item = (&'a str, Value<'a>)> {
+        let mut reader = Reader(self.0);
+        (0..self.1).map_while(move |_| match reader.value(1) {
+            Ok(Value::Str(key)) => Some((key, reader.value(1).ok()?)),
+            _ => None,
+        })
+    }
+
+    fn find(self, name: &str) -> Option<Value<'a>> {
+        let found = self.pairs().find(|(key, _)| *key == name);
+        found.map(|(_, value)| value).filter(|value| *value != Value::Nil)
+    }
+
+    pub(crate) fn str(self, name: &'static str) -> Result<Option<&'a str>, Malformed> {
+        match self.find(name) {
+            None => Ok(None),
+            Some(Value::Str(text)) => Ok(Some(text)),
+            Some(_) => Err(Malformed::Field(name)),
+        }
+    }
+
+    pub(crate) fn integer(self, name: &'static str, max: u64) -> Result<Option<u64>, Malformed> {
+        match self.find(name) {
+            None => Ok(None),
+            Some(Value::Integer(n)) if n <= max => Ok(Some(n)),
+            Some(Value::Integer(_)) => Err(Malformed::Range(name)),
+            Some(_) => Err(Malformed::Field(name)),
+        }
+    }
+
+    pub(crate) fn map(self, name: &'static str) -> Result<Option<Fields<'a>>, Malformed> {
+        match self.find(name) {
+            None => Ok(None),
+            Some(Value::Map(items, count)) => Ok(Some(Fields(items, count))),
+            Some(_) => Err(Malformed::Field(name)),
+        }
+    }
+
+    /// The items of an array; empty if absent.
+    pub(crate) fn items(
+        self,
+        name: &'static str,
+    ) -> Result<impl Iterator<Item = Value<'a>>, Malformed> {
+        let (bytes, count) = match self.find(name) {
+            None => (&[][..], 0),
+            Some(Value::Array(bytes, count)) => (bytes, count),
+            Some(_) => return Err(Malformed::Field(name)),
+        };
+        let mut reader = Reader(bytes);
+        Ok((0..count).map_while(move |_| reader.value(1).ok()))
+    }
+}
+
+/// Checks that a body is exactly one MessagePack value that the spec allows,
+/// without decoding it. An empty body is fine. \[R-HD-10\] \[R-HD-11\]
+///
+/// # Errors
+/// What is wrong with it. A receiver answers such a call with
+/// `invalid_argument`; the connection lives on.
+pub fn check_body(body: &[u8]) -> Result<(), Malformed> {
+    if body.is_empty() {
+        return Ok(());
+    }
+    let mut reader = Reader(body);
+    reader.skip()?;
+    if reader.0.is_empty() { Ok(()) } else { Err(Malformed::Trailing) }
+}
+
+/// The string under `key` in a body that is a map, without decoding the rest.
+pub(crate) fn body_str<'a>(body: &'a [u8], key: &str) -> Option<&'a str> {
+    check_body(body).ok()?;
+    let mut reader = Reader(body);
+    let Token::Map(count) = reader.token().ok()? else { return None };
+    for _ in 0..count {
+        let Token::Str(name) = reader.token().ok()? else { return None };
+        let mut value = reader;
+        reader.skip().ok()?;
+        if name == key.as_bytes() {
+            let Token::Str(text) = value.token().ok()? else { return None };
+            return utf8(text).ok();
+        }
+    }
+    None
+}
+
+/// Writes the values that heads are made of, in their shortest form.
+#[derive(Debug)]
+pub(crate) struct Writer<'a>(pub(crate) &'a mut BytesMut);
+
+impl Writer<'_> {
+    pub(crate) fn map(&mut self, pairs: usize) {
+        debug_assert!(pairs < 16, "heads have a handful of fields");
+        self.0.put_u8(0x80 | (pairs as u8 & 0x0f));
+    }
+
+    pub(crate) fn array(&mut self, items: usize) {
+        match items {
+            0..16 => self.0.put_u8(0x90 | items as u8),
+            _ => {
+                self.0.put_u8(0xdc);
+                self.0.put_u16(u16::try_from(items).unwrap_or(u16::MAX));
+            }
+        }
+    }
+
+    pub(crate) fn str(&mut self, text: &str) {
+        match text.len() {
+            n @ 0..32 => self.0.put_u8(0xa0 | n as u8),
+            n @ 32..256 => self.0.put_slice(&[0xd9, n as u8]),
+            n => {
+                self.0.put_u8(0xda);
+                self.0.put_u16(u16::try_from(n).unwrap_or(u16::MAX));
+            }
+        }
+        self.0.put_slice(text.as_bytes());
+    }
+
+    pub(crate) fn integer(&mut self, n: u64) {
+        match n {
+            0..0x80 => self.0.put_u8(n as u8),
+            0x80..0x100 => self.0.put_slice(&[0xcc, n as u8]),
+            0x100..0x1_0000 => {
+                self.0.put_u8(0xcd);
+                self.0.put_u16(n as u16);
+            }
+            0x1_0000..0x1_0000_0000 => {
+                self.0.put_u8(0xce);
+                self.0.put_u32(n as u32);
+            }
+            _ => {
+                self.0.put_u8(0xcf);
+                self.0.put_u64(n);
+            }
+        }
+    }
+
+    pub(crate) fn pair_str(&mut self, key: &str, text: &str) {
+        self.str(key);
+        self.str(text);
+    }
+
+    pub(crate) fn pair_integer(&mut self, key: &str, n: u64) {
+        self.str(key);
+        self.integer(n);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_head_may_be() {
+        #[rustfmt::skip]
+        let table: [(&[u8], Result<(), Malformed>); 16] = [
+            (b"\x80",                     Ok(())),
+            (b"\x81\xa1a\x01",            Ok(())),
+            (b"\xde\x00\x01\xd9\x01a\xcf\0\0\0\0\0\0\0\x01", Ok(())),
+            (b"\x81\xa1a\x92\x81\xa1b\xc0\xc3", Ok(())),
+            (b"",                         Err(Malformed::Short)),
+            (b"\x90",                     Err(Malformed::NotAMap)),
+            (b"\x07",                     Err(Malformed::NotAMap)),
+            (b"\x80\x00",                 Err(Malformed::Trailing)),
+            (b"\x81\xa1a",                Err(Malformed::Short)),
+            (b"\x81\x01\x01",             Err(Malformed::KeyNotAString)),
+            (b"\x82\xa1a\x01\xa1a\x02",   Err(Malformed::DuplicateKey)),
+            (b"\x81\xa1a\xd4\x01\x00",    Err(Malformed::Extension)),
+            (b"\x81\xa1a\xc1",            Err(Malformed::Extension)),
+            (b"\x81\xa1a\xa1\xff",        Err(Malformed::NotUtf8)),
+            (b"\x81\xa1a\xcf\xff\0\0\0\0\0\0\0", Err(Malformed::Integer)),
+            (b"\xdf\xff\xff\xff\xff",     Err(Malformed::Short)),
+        ];
+        for (bytes, expected) in table {
+            assert_eq!(Fields::parse(bytes).map(|_| ()), expected, "{bytes:x?}");
+        }
+    }
+
+    #[test]
+    fn depth_is_bounded_and_never_recurses() {
+        let nested = |n: usize| {
+            let mut bytes = alloc::vec![0x91; n];
+            bytes.push(0xc0);
+            bytes
+        };
+        assert_eq!(check_body(&nested(128)), Ok(()));
+        assert_eq!(check_body(&nested(129)), Err(Malformed::TooDeep));
+        assert_eq!(check_body(&nested(1_000_000)), Err(Malformed::TooDeep));
+        let head = |n| [&b"\x81\xa1a"[..], &nested(n)].concat();
+        assert!(Fields::parse(&head(7)).is_ok());
+        assert_eq!(Fields::parse(&head(8)).map(|_| ()), Err(Malformed::TooDeep));
+    }
+
+    #[test]
+    fn duplicates_are_refused_at_every_level() {
+        let nested = b"\x81\xa1a\x91\x82\xa1b\x01\xa1b\x02";
+        assert_eq!(Fields::parse(nested).map(|_| ()), Err(Malformed::DuplicateKey));
+    }
+
+    #[test]
+    fn many_keys_are_checked_for_duplicates() {
+        let head = |last: &[u8]| {
+            let mut bytes = b"\xde\x00\x12".to_vec();
+            for key in 0..17u8 {
+                bytes.extend([0xa1, b'a' + key, 0xc0]);
+            }
+            bytes.extend([0xa1]);
+            bytes.extend(last);
+            bytes.push(0xc0);
+            bytes
+        };
+        assert!(Fields::parse(&head(b"z")).is_ok());
+        assert_eq!(Fields::parse(&head(b"a")).map(|_| ()), Err(Malformed::DuplicateKey));
+        assert_eq!(Fields::parse(&head(b"q")).map(|_| ()), Err(Malformed::DuplicateKey));
+    }
+
+    #[test]
+    fn nil_is_absent_and_unknown_keys_are_ignored() {
+        let fields = Fields::parse(b"\x83\xa1a\xc0\xa1x\x92\x01\x02\xa1b\xcd\x01\x00").unwrap();
+        assert_eq!(fields.integer("a", 9), Ok(None));
+        assert_eq!(fields.integer("b", 999), Ok(Some(256)));
+        assert_eq!(fields.integer("b", 9), Err(Malformed::Range("b")));
+        assert_eq!(fields.str("b"), Err(Malformed::Field("b")));
+    }
+
+    #[test]
+    fn a_body_is_one_value() {
+        assert_eq!(check_body(b""), Ok(()));
+        assert_eq!(check_body(b"\x81\xa1a\x90"), Ok(()));
+        assert_eq!(check_body(b"\xc0\xc0"), Err(Malformed::Trailing));
+        assert_eq!(check_body(b"\xdd\xff\xff\xff\xff"), Err(Malformed::Short));
+        assert_eq!(check_body(b"\x82\xa1a\x90\xa1b\x80"), Ok(()));
+        assert_eq!(check_body(b"\x81\x90\xa1b"), Err(Malformed::KeyNotAString));
+        assert_eq!(check_body(b"\xcf\xff\xff\xff\xff\xff\xff\xff\xff"), Ok(()));
+    }
+}
