@@ -58,6 +58,6 @@ pub use self::{
     frame::{CallId, CancelReason, Code, Kind, Level, Note, Retry},
     gate::Stage,
     hello::{Features, Identity, Limits, VERSION},
-    msgpack::{Malformed, check_body},
+    msgpack::{Malformed, body_fields, check_body},
     time::Tick,
 };

@@ -29,6 +29,9 @@ pub enum Malformed {
     /// The head is not a map.
     #[error("the head is not a map")]
     NotAMap,
+    /// A body that has to be a map is something else.
+    #[error("the body is not a map")]
+    BodyNotAMap,
     /// A map key is not a string.
     #[error("a key is not a string")]
     KeyNotAString,
@@ -148,6 +151,10 @@ impl<'a> Reader<'a> {
     /// A loop with a small stack of counters instead of recursion: the stack
     /// cannot overflow whatever arrives.
     fn skip(&mut self) -> Result<(), Malformed> {
+        self.skip_within(BODY_DEPTH)
+    }
+
+    fn skip_within(&mut self, depth: usize) -> Result<(), Malformed> {
         // One counter for each open container: values still due, and whether it is a map.
         let mut open: Vec<(u64, bool)> = Vec::new();
         loop {
@@ -162,7 +169,7 @@ impl<'a> Reader<'a> {
                 Token::Map(n) => open.push((u64::from(n) * 2, true)),
                 _ => {}
             }
-            if BODY_DEPTH < open.len() {
+            if depth < open.len() {
                 return Err(Malformed::TooDeep);
             }
             // Close every container that this value has completed.
@@ -334,6 +341,38 @@ pub fn check_body(body: &[u8]) -> Result<(), Malformed> {
     if reader.0.is_empty() { Ok(()) } else { Err(Malformed::Trailing) }
 }
 
+/// The still encoded values under `keys` in a body that is a map. An empty body has
+/// none. The whole body is checked as [`check_body`] does it, in the same pass, so
+/// whatever decodes a value afterwards may recurse.
+///
+/// A callee whose arguments may hold anything, bytes included, takes them out this
+/// way and decodes them straight into its own type.
+///
+/// # Errors
+/// What is wrong with the body; also if it is not a map, or holds one of `keys` twice.
+pub fn body_fields<'a, const N: usize>(
+    body: &'a [u8],
+    keys: [&str; N],
+) -> Result<[Option<&'a [u8]>; N], Malformed> {
+    let mut found = [None; N];
+    if body.is_empty() {
+        return Ok(found);
+    }
+    let mut reader = Reader(body);
+    let Token::Map(count) = reader.token()? else { return Err(Malformed::BodyNotAMap) };
+    for _ in 0..count {
+        let Token::Str(name) = reader.token()? else { return Err(Malformed::KeyNotAString) };
+        utf8(name)?;
+        let rest = reader.0;
+        reader.skip_within(BODY_DEPTH - 1)?;
+        let Some(at) = keys.iter().position(|key| key.as_bytes() == name) else { continue };
+        if found[at].replace(&rest[..rest.len() - reader.0.len()]).is_some() {
+            return Err(Malformed::DuplicateKey);
+        }
+    }
+    if reader.0.is_empty() { Ok(found) } else { Err(Malformed::Trailing) }
+}
+
 /// The string under `key` in a body that is a map, without decoding the rest.
 pub(crate) fn body_str<'a>(body: &'a [u8], key: &str) -> Option<&'a str> {
     check_body(body).ok()?;
@@ -441,6 +480,25 @@ mod tests {
         for (bytes, expected) in table {
             assert_eq!(Fields::parse(bytes).map(|_| ()), expected, "{bytes:x?}");
         }
+    }
+
+    #[test]
+    fn fields_of_a_body_come_out_encoded() {
+        let fields = |body| body_fields(body, ["name", "args"]);
+        let args = &b"\x81\xa1b\xc4\x02\xff\xfe"[..];
+        let body = [b"\x83\xa4args", args, b"\xa1x\x01\xa4name\xa1t"].concat();
+        assert_eq!(fields(&body), Ok([Some(&b"\xa1t"[..]), Some(args)]));
+        assert_eq!(fields(b"\x80"), Ok([None, None]));
+        assert_eq!(fields(b""), Ok([None, None]));
+        assert_eq!(fields(b"\x90"), Err(Malformed::BodyNotAMap));
+        assert_eq!(fields(b"\x82\xa4name\x01\xa4name\x02"), Err(Malformed::DuplicateKey));
+        assert_eq!(fields(b"\x81\xa4name\xd4\x01\x00"), Err(Malformed::Extension));
+        assert_eq!(fields(b"\x81\xa4name"), Err(Malformed::Short));
+        assert_eq!(fields(b"\x80\x80"), Err(Malformed::Trailing));
+        let nested = |n: usize| [&b"\x81\xa4args"[..], &alloc::vec![0x91; n], b"\xc0"].concat();
+        assert!(fields(&nested(127)).is_ok());
+        assert_eq!(fields(&nested(128)), Err(Malformed::TooDeep));
+        assert_eq!(check_body(&nested(128)), Err(Malformed::TooDeep));
     }
 
     #[test]
