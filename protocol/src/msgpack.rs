@@ -484,7 +484,9 @@ mod tests {
 
     #[test]
     fn fields_of_a_body_come_out_encoded() {
-        let fields = |body| body_fields(body, ["name", "args"]);
+        fn fields(body: &[u8]) -> Result<[Option<&[u8]>; 2], Malformed> {
+            body_fields(body, ["name", "args"])
+        }
         let args = &b"\x81\xa1b\xc4\x02\xff\xfe"[..];
         let body = [b"\x83\xa4args", args, b"\xa1x\x01\xa4name\xa1t"].concat();
         assert_eq!(fields(&body), Ok([Some(&b"\xa1t"[..]), Some(args)]));
