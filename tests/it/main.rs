@@ -1,0 +1,4 @@
+//! Everything that crosses crates, with real processes. One binary: it links
+//! once, and its tests share one view of the world.
+
+mod world;

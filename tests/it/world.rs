@@ -1,0 +1,179 @@
+//! What tests may look at outside their own process: the fixture, other
+//! processes, descriptors, folders.
+
+use std::{
+    collections::BTreeSet,
+    fs,
+    path::{Path, PathBuf},
+    sync::atomic::{AtomicU32, Ordering},
+    time::{Duration, Instant},
+};
+
+use tempfile::TempDir;
+
+/// The fixture's program, absolute.
+pub(crate) fn hostile() -> &'static Path {
+    Path::new(env!("CARGO_BIN_EXE_plugbay-hostile"))
+}
+
+/// A command line that starts the fixture: `command("crash-after n=2")`.
+pub(crate) fn command(mode: &str) -> Vec<String> {
+    let program = hostile().to_str().expect("the target directory has a UTF-8 path");
+    [program].into_iter().chain(mode.split_whitespace()).map(str::to_owned).collect()
+}
+
+/// The name of the variable that marks the processes of one test.
+pub(crate) const MARK: &str = "PLUGBAY_TEST_MARK";
+
+/// Marks processes through their environment, which is inherited: plugins and
+/// all that they start are found again, in whatever group or session they hide.
+#[derive(Debug)]
+pub(crate) struct Mark(String);
+
+impl Mark {
+    /// One that no other test and no other run has.
+    pub(crate) fn new() -> Self {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        Self(format!("{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed)))
+    }
+
+    /// What to put into a plugin's environment.
+    pub(crate) fn pair(&self) -> (String, String) {
+        (MARK.into(), self.0.clone())
+    }
+
+    /// The processes that carry the mark, zombies not included (their
+    /// environment is gone; see [`zombies`]).
+    pub(crate) fn processes(&self) -> BTreeSet<u32> {
+        let needle = format!("{MARK}={}", self.0).into_bytes();
+        let marked = |pid: &u32| {
+            // A process that ends while it is looked at does not count.
+            let environ = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+            environ.split(|byte| *byte == 0).any(|pair| pair == needle)
+        };
+        pids().filter(marked).collect()
+    }
+
+    /// Waits until `count` processes carry the mark, and fails after a time that
+    /// no test needs unless it hangs.
+    pub(crate) fn wait_for(&self, count: usize) -> BTreeSet<u32> {
+        let mut found = BTreeSet::new();
+        eventually(&format!("{count} processes with the mark {}", self.0), || {
+            found = self.processes();
+            found.len() == count
+        });
+        found
+    }
+}
+
+/// Waits until something holds. The time limit only turns a hang into a failure.
+pub(crate) fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
+    let end = Instant::now() + Duration::from_secs(30);
+    while !holds() {
+        assert!(Instant::now() < end, "waited 30 s in vain for {what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// Children of this process that are dead and not waited for.
+pub(crate) fn zombies() -> BTreeSet<u32> {
+    let own = std::process::id();
+    pids().filter(|pid| matches!(stat(*pid), Some(('Z', parent)) if parent == own)).collect()
+}
+
+/// State letter and parent of a process.
+pub(crate) fn stat(pid: u32) -> Option<(char, u32)> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The name in parentheses may hold anything, parentheses included.
+    let (_, rest) = stat.rsplit_once(") ")?;
+    let mut fields = rest.split(' ');
+    Some((fields.next()?.chars().next()?, fields.next()?.parse().ok()?))
+}
+
+fn pids() -> impl Iterator<Item = u32> {
+    let entries = fs::read_dir("/proc").expect("/proc is mounted");
+    entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+}
+
+/// What this process's descriptors point at, by number.
+pub(crate) fn descriptors() -> Vec<(u32, PathBuf)> {
+    let entries = fs::read_dir("/proc/self/fd").expect("/proc is mounted");
+    // The directory's own descriptor is closed again by the time it is read.
+    let mut open: Vec<_> = entries
+        .flatten()
+        .filter_map(|entry| {
+            let number = entry.file_name().to_str()?.parse().ok()?;
+            Some((number, fs::read_link(entry.path()).ok()?))
+        })
+        .filter(|(_, target)| !target.to_string_lossy().ends_with("/fd"))
+        .collect();
+    open.sort();
+    open
+}
+
+/// A folder that is gone after the test.
+pub(crate) fn folder() -> TempDir {
+    tempfile::Builder::new()
+        .prefix("plugbay-test-")
+        .tempdir()
+        .expect("a folder for temporary files")
+}
+
+/// The events of a fixture started with `trace=FILE`, as (pid, event).
+pub(crate) fn trace(file: &Path) -> Vec<(u32, String)> {
+    let text = fs::read_to_string(file).unwrap_or_default();
+    let line = |line: &str| {
+        let (pid, event) = line.split_once(' ').expect("a traced line starts with a pid");
+        (pid.parse().expect("a pid is a number"), event.to_owned())
+    };
+    text.lines().map(line).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        fs::File,
+        io::Write,
+        process::{Command, Stdio},
+    };
+
+    use super::*;
+
+    #[test]
+    fn a_marked_process_is_found_while_it_lives_and_a_zombie_until_it_is_reaped() {
+        let mark = Mark::new();
+        let (key, value) = mark.pair();
+        let dir = folder();
+        let file = dir.path().join("trace");
+        let argv = command(&format!("good life=30 trace={}", file.display()));
+        let mut child = Command::new(&argv[0])
+            .args(&argv[1..])
+            .env(key, value)
+            .env("PLUGBAY_PROTOCOL", "1")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("the fixture starts");
+        let pid = child.id();
+        assert_eq!(mark.wait_for(1), BTreeSet::from([pid]));
+        assert!(Mark::new().processes().is_empty(), "another mark finds nothing");
+        child.stdin.take().expect("piped").write_all(b"").expect("open");
+        eventually("the fixture to leave at the end of its stdin", || zombies().contains(&pid));
+        assert!(mark.processes().is_empty());
+        assert!(child.wait().expect("it is a child").success());
+        assert!(!zombies().contains(&pid));
+        let events: Vec<String> = trace(&file).into_iter().map(|(_, event)| event).collect();
+        assert_eq!(events, ["start", "eof", "exit"]);
+    }
+
+    #[test]
+    fn an_open_file_shows_up_among_the_descriptors() {
+        let dir = folder();
+        let path = dir.path().join("open");
+        let holds = || descriptors().iter().any(|(_, target)| *target == path);
+        let file = File::create(&path).expect("a writable folder");
+        assert!(holds());
+        drop(file);
+        assert!(!holds());
+    }
+}
