@@ -43,6 +43,10 @@ pub struct PluginPlan {
     pub prefix: Option<String>,
     /// Which of its tools are granted: exact names, or a trailing `*`.
     pub grant_tools: Vec<String>,
+    /// What calls to its tools do, in the operator's word: a name, or a start and
+    /// `*`. The first that covers a tool wins over what the plugin itself says,
+    /// also for tools learnt from a handshake.
+    pub effects: Vec<(String, Effect)>,
     /// Scopes (names of reverse methods) it asked for and was granted.
     pub grant_scopes: Vec<String>,
     /// Handed over in `plugin.activate`.
@@ -311,6 +315,7 @@ impl PluginPlan {
             discover: true,
             prefix: None,
             grant_tools: vec!["*".into()],
+            effects: Vec::new(),
             grant_scopes: Vec::new(),
             config: Value::Object(serde_json::Map::new()),
             secrets: BTreeMap::new(),
