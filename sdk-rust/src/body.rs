@@ -1,0 +1,71 @@
+//! MessagePack bodies to the author's types and back.
+//!
+//! Arguments are decoded straight from the wire: a detour through JSON values
+//! would lose bytes. Both directions call themselves human readable, because
+//! what the caller holds is JSON: an IP address is a string there, and not four
+//! numbers.
+
+use bytes::Bytes;
+use plugbay_protocol::{Code, Fault, check_body};
+use serde::{Serialize, de::DeserializeOwned};
+
+/// Encodes with field names, as the wire wants it.
+///
+/// # Errors
+/// The value's own `Serialize` refuses.
+pub(crate) fn encode<T: Serialize + ?Sized>(value: &T, room: usize) -> Result<Bytes, String> {
+    let mut out = Vec::with_capacity(room);
+    let mut to = rmp_serde::Serializer::new(&mut out).with_struct_map().with_human_readable();
+    value.serialize(&mut to).map_err(|e| e.to_string())?;
+    Ok(out.into())
+}
+
+/// Like [`encode`], for a value of any type: where its shape is not allowed on the
+/// wire (a map whose keys are numbers, say), it takes the shape that it has in JSON.
+///
+/// # Errors
+/// The value has no JSON form either.
+pub(crate) fn encode_any<'a, T, W>(
+    value: &'a T,
+    wrap: impl Fn(Data<'a, T>) -> W,
+) -> Result<Bytes, String>
+where
+    T: Serialize,
+    W: Serialize,
+{
+    if let Ok(body) = encode(&wrap(Data::Plain(value)), 256)
+        && check_body(&body).is_ok()
+    {
+        return Ok(body);
+    }
+    let json = serde_json::to_value(value).map_err(|e| e.to_string())?;
+    encode(&wrap(Data::Json(json)), 256)
+}
+
+/// A value as it is, or in its JSON form.
+#[derive(Serialize)]
+#[serde(untagged)]
+pub(crate) enum Data<'a, T> {
+    Plain(&'a T),
+    Json(serde_json::Value),
+}
+
+/// Decodes a value that has been checked to be one.
+///
+/// # Errors
+/// Which part of it does not fit, in words for the caller.
+pub(crate) fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, String> {
+    let reader = || rmp_serde::Deserializer::from_read_ref(bytes).with_human_readable();
+    T::deserialize(&mut reader()).map_err(|error| {
+        // Once more, slower, for the path; only a failed call pays for it.
+        match serde_path_to_error::deserialize::<_, T>(&mut reader()) {
+            Err(e) if e.path().iter().next().is_some() => format!("{}: {}", e.path(), e.inner()),
+            _ => error.to_string(),
+        }
+    })
+}
+
+/// The fault for a body that is not MessagePack, or not a map. \[R-HD-12\]
+pub(crate) fn bad_body(why: impl std::fmt::Display) -> Fault {
+    Fault::new(Code::InvalidArgument).because("pb.bad_body").message(&format!("the body: {why}"))
+}

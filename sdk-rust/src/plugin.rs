@@ -1,0 +1,217 @@
+//! A plugin: its name, its tools, and how it starts and stops.
+
+use std::{fmt, pin::Pin, process::ExitCode, sync::Arc};
+
+use plugbay_protocol::{
+    Announce, Features, Identity, Limits, Patience,
+    contract::{Manifest, Provide},
+};
+
+use crate::{Activation, Error, Tool, body, engine::Engine, stdio, wire::Wire};
+
+/// Makes the state of an activation.
+pub(crate) type OnActivate<S> = Box<
+    dyn Fn(Arc<Activation>) -> Pin<Box<dyn Future<Output = Result<S, Error>> + Send>> + Send + Sync,
+>;
+/// Says goodbye to it.
+pub(crate) type OnDeactivate<S> =
+    Box<dyn Fn(Arc<S>) -> Pin<Box<dyn Future<Output = ()> + Send>> + Send + Sync>;
+
+/// A plugin, put together in `main`.
+///
+/// Stdin and stdout belong to the protocol. [`Self::run`] and [`Self::serve`] take them
+/// away: what is printed after that lands in stderr, from child processes too, and
+/// whoever reads stdin finds it empty. Print nothing before.
+///
+/// Started by hand, without a host, a plugin says in one sentence who it is and exits
+/// with code 2.
+pub struct Plugin<S = ()> {
+    identity: Identity,
+    limits: Limits,
+    tools: Vec<Tool<S>>,
+    on_activate: OnActivate<S>,
+    on_deactivate: Option<OnDeactivate<S>>,
+}
+
+impl Plugin {
+    /// A plugin without tools. The id is the one in `plugin.toml`, such as `acme.geocode`;
+    /// the version is your own.
+    pub fn new(id: impl Into<String>, version: impl Into<String>) -> Self {
+        let sdk = Some(concat!("rust/", env!("CARGO_PKG_VERSION")).to_owned());
+        Self {
+            identity: Identity { name: id.into(), version: version.into(), sdk },
+            limits: Limits::default(),
+            tools: Vec::new(),
+            on_activate: Box::new(|_| Box::pin(async { Ok(()) })),
+            on_deactivate: None,
+        }
+    }
+
+    /// What to do when the host makes the plugin active: read the configuration, open what
+    /// has to be open. What it returns is every tool's [`Context::state`](crate::Context::state)
+    /// until the plugin is deactivated; a later activation makes a new one.
+    ///
+    /// An error ends the activation and names the reason to the operator; the plugin stays
+    /// up and can be activated again. Tools with this state are added after this call.
+    pub fn on_activate<S, F, Fut, E>(self, open: F) -> Plugin<S>
+    where
+        S: Send + Sync + 'static,
+        F: Fn(Arc<Activation>) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = Result<S, E>> + Send + 'static,
+        E: Into<Error>,
+    {
+        Plugin {
+            identity: self.identity,
+            limits: self.limits,
+            tools: self.tools.into_iter().map(Tool::with_state).collect(),
+            on_activate: Box::new(move |activation| {
+                let opening = open(activation);
+                Box::pin(async move { opening.await.map_err(Into::into) })
+            }),
+            on_deactivate: None,
+        }
+    }
+}
+
+impl<S: Send + Sync + 'static> Plugin<S> {
+    /// Adds a tool.
+    #[must_use]
+    pub fn tool(mut self, tool: Tool<S>) -> Self {
+        self.tools.push(tool);
+        self
+    }
+
+    /// What to do after the last call and before the state is dropped. Not called when the
+    /// host just goes away: what must happen belongs into a `Drop`, and what must not be
+    /// lost onto the disk.
+    #[must_use]
+    pub fn on_deactivate<F, Fut>(mut self, close: F) -> Self
+    where
+        F: Fn(Arc<S>) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = ()> + Send + 'static,
+    {
+        self.on_deactivate = Some(Box::new(move |state| Box::pin(close(state))));
+        self
+    }
+
+    /// How many calls may run at once; 8 unless said. The host sends no more.
+    #[must_use]
+    pub fn concurrency(mut self, calls: u16) -> Self {
+        self.limits.calls = calls.max(1);
+        self
+    }
+
+    /// The largest frame the plugin accepts, in bytes; 1 MiB unless said, never below
+    /// 64 KiB. Arguments are a little smaller than their frame.
+    #[must_use]
+    pub fn frame_limit(mut self, bytes: u32) -> Self {
+        self.limits.frame = bytes.max(Limits::FLOOR.frame);
+        self
+    }
+
+    /// Works until the host is done, on a small runtime of its own, and returns the exit
+    /// code for `main`.
+    ///
+    /// It returns soon after the host has gone even if a plain tool is still busy: such a
+    /// thread ends with the process, so let `main` return.
+    pub fn run(self) -> ExitCode {
+        stdio::run(self)
+    }
+
+    /// Works until the host is done, on the tokio runtime it is awaited on, and returns the
+    /// exit code for `main`. The runtime needs its I/O and time drivers.
+    ///
+    /// If a plain tool is still busy half a second after the host has gone, this ends the
+    /// process: a runtime would wait for that thread for ever.
+    pub async fn serve(self) -> ExitCode {
+        stdio::serve(self).await
+    }
+
+    /// What the plugin will offer.
+    pub(crate) fn provides(&self) -> impl Iterator<Item = &Provide> {
+        self.tools.iter().map(|tool| &tool.provide)
+    }
+
+    pub(crate) fn identity(&self) -> &Identity {
+        &self.identity
+    }
+
+    /// The plugin at work, silent until its host speaks.
+    ///
+    /// # Errors
+    /// What the author has to change, one sentence for each.
+    pub(crate) fn engine(self, at_once: bool) -> Result<Engine<S>, Vec<String>> {
+        let problems = self.problems();
+        if !problems.is_empty() {
+            return Err(problems);
+        }
+        let manifest = Manifest { provides: self.provides().cloned().collect(), wants: vec![] };
+        let manifest = body::encode(&manifest, 1024).map_err(|why| vec![why])?;
+        if MANIFEST_MAX < manifest.len() {
+            let n = manifest.len();
+            return Err(vec![format!(
+                "the tools are described by {n} bytes, at most {MANIFEST_MAX} fit"
+            )]);
+        }
+        let wire = Wire::new(Announce {
+            identity: self.identity,
+            limits: self.limits,
+            features: Features::ASYNC,
+            manifest,
+            patience: Patience::default(),
+        });
+        Ok(Engine::new(wire, self.tools, self.on_activate, self.on_deactivate, at_once))
+    }
+
+    fn problems(&self) -> Vec<String> {
+        let mut problems = Vec::new();
+        let Identity { name: id, version, .. } = &self.identity;
+        if !is_id(id) {
+            problems.push(format!("the plugin's id {id:?} is not 1 to 64 of a-z 0-9 . and -"));
+        }
+        if version.is_empty() || 64 < version.len() {
+            problems.push("the plugin's version is empty or longer than 64 bytes".into());
+        }
+        let mut names: Vec<&str> = Vec::new();
+        for Provide { name, input_schema, .. } in self.provides() {
+            if !is_tool_name(name) {
+                problems.push(format!(
+                    "the tool name {name:?} is not a letter and up to 63 more of A-Z a-z 0-9 _ and -"
+                ));
+            }
+            if names.contains(&name.as_str()) {
+                problems.push(format!("two tools are called {name:?}"));
+            }
+            if input_schema.get("type").and_then(|kind| kind.as_str()) != Some("object") {
+                problems
+                    .push(format!("the arguments of {name:?} are not a struct with named fields"));
+            }
+            names.push(name);
+        }
+        problems
+    }
+}
+
+/// A HELLO is at most 1 MiB, whatever was announced. \[R-FR-10\]
+const MANIFEST_MAX: usize = (1 << 20) - 4096;
+
+fn is_id(id: &str) -> bool {
+    let plain = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'.' || b == b'-';
+    (1..=64).contains(&id.len()) && id.bytes().all(plain)
+}
+
+fn is_tool_name(name: &str) -> bool {
+    let plain = |b: u8| b.is_ascii_alphanumeric() || b == b'_' || b == b'-';
+    (1..=64).contains(&name.len())
+        && name.as_bytes()[0].is_ascii_alphabetic()
+        && name.bytes().all(plain)
+}
+
+impl<S> fmt::Debug for Plugin<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Plugin")
+            .field("id", &self.identity.name)
+            .field("tools", &self.tools)
+            .finish_non_exhaustive()
+    }
+}
