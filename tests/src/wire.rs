@@ -45,6 +45,11 @@ pub mod kind {
     pub const CREDIT: u8 = 0x14;
     /// Nice to know.
     pub const NOTE: u8 = 0x90;
+
+    /// Whether the spec gives a type a meaning.
+    pub fn is_known(kind: u8) -> bool {
+        matches!(kind, HELLO..=PONG | CALL..=CREDIT | NOTE)
+    }
 }
 
 /// One MessagePack value.
@@ -427,8 +432,10 @@ pub enum Broken {
 }
 
 /// Reads one whole frame; `None` at a clean end of the pipe. `limit` is the
-/// largest frame the reader accepts.
-pub fn read(pipe: &mut impl Read, limit: usize) -> Result<Option<Frame>, Broken> {
+/// largest frame the reader accepts, by type. Rules are applied in the order of
+/// \[R-FR-15\]; the head of a type that may be skipped is not read and comes back
+/// as nil.
+pub fn read(pipe: &mut impl Read, limit: impl Fn(u8) -> usize) -> Result<Option<Frame>, Broken> {
     let mut header = [0; HEADER];
     let got = fill(pipe, &mut header[..1])?;
     if got == 0 {
@@ -444,9 +451,15 @@ pub fn read(pipe: &mut impl Read, limit: usize) -> Result<Option<Frame>, Broken>
     let id = u32::from_be_bytes([header[4], header[5], header[6], header[7]]);
     let body_len = u32::from_be_bytes([header[8], header[9], header[10], header[11]]) as usize;
     let size = size(head_len, body_len);
+    let limit = limit(kind);
     if size > limit {
         let why = format!("expected a frame of at most {limit} bytes, found {size}");
         return Err(Broken::Rule("frame_too_large", why));
+    }
+    let known = kind::is_known(kind);
+    if !known && kind < 0x80 {
+        let why = format!("expected a type of frame that is known, found {kind:02x}");
+        return Err(Broken::Rule("unsupported_frame", why));
     }
     if head_len == 0 {
         return Err(Broken::Rule("protocol_error", "expected a head, found none".into()));
@@ -459,7 +472,12 @@ pub fn read(pipe: &mut impl Read, limit: usize) -> Result<Option<Frame>, Broken>
         let why = "expected zero bytes between head and body".into();
         return Err(Broken::Rule("protocol_error", why));
     }
-    Ok(Some(Frame { kind, id, head: head(&rest)?, body }))
+    if kind <= kind::PONG && id != 0 {
+        let why = format!("expected id 0 in a frame of the connection, found {id}");
+        return Err(Broken::Rule("protocol_error", why));
+    }
+    let head = if known { head(&rest)? } else { Value::Nil };
+    Ok(Some(Frame { kind, id, head, body }))
 }
 
 /// Decodes a head and applies every rule that holds for all heads.
@@ -475,7 +493,7 @@ fn head(bytes: &[u8]) -> Result<Value, Broken> {
 
 fn sound(value: &Value) -> Result<(), &'static str> {
     match value {
-        Value::Int(n) if n.abs() > INTEGER_MAX => Err("an integer beyond 2^53 - 1"),
+        Value::Int(n) if *n > INTEGER_MAX => Err("an integer beyond 2^53 - 1"),
         Value::Array(items) => items.iter().try_for_each(sound),
         Value::Map(pairs) => {
             for (at, (key, value)) in pairs.iter().enumerate() {
@@ -511,6 +529,8 @@ fn fill(pipe: &mut impl Read, buf: &mut [u8]) -> Result<usize, Broken> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    const ANY: fn(u8) -> usize = |_| 1 << 20;
 
     fn hex(text: &str) -> Vec<u8> {
         let digits: Vec<u8> = text.bytes().filter(u8::is_ascii_hexdigit).collect();
@@ -590,7 +610,7 @@ mod tests {
         for (bytes, frame) in golden() {
             let bytes = hex(bytes);
             assert_eq!(frame.bytes(), bytes, "{frame:?}");
-            let read = read(&mut &bytes[..], 1 << 20).expect("valid").expect("one frame");
+            let read = read(&mut &bytes[..], ANY).expect("valid").expect("one frame");
             assert_eq!(read, frame);
         }
     }
@@ -633,7 +653,7 @@ mod tests {
     }
 
     fn refused(bytes: &[u8]) -> (&'static str, String) {
-        match read(&mut &bytes[..], 1 << 20) {
+        match read(&mut &bytes[..], ANY) {
             Err(Broken::Rule(code, why)) => (code, why),
             other => panic!("expected a refusal, found {other:?}"),
         }
@@ -666,8 +686,8 @@ mod tests {
             assert_eq!((code, found.as_str()), ("protocol_error", &*format!("bad head: {why}")));
         }
         // Eight levels are allowed: the map and seven arrays in it.
-        read(&mut &framed("81 a16e 91919191919190")[..], 1 << 20).expect("depth 8 is fine");
-        read(&mut &framed("81 a16e cf001fffffffffffff")[..], 1 << 20).expect("2^53 - 1 is fine");
+        read(&mut &framed("81 a16e 91919191919190")[..], ANY).expect("depth 8 is fine");
+        read(&mut &framed("81 a16e cf001fffffffffffff")[..], ANY).expect("2^53 - 1 is fine");
     }
 
     #[test]
@@ -675,13 +695,33 @@ mod tests {
         assert_eq!(refused(&hex("68")).0, "protocol_error");
         assert_eq!(refused(&header(kind::NOTE, 1, 0, u32::MAX)).0, "frame_too_large");
         assert_eq!(refused(&header(kind::NOTE, 0, 0, 0)).0, "protocol_error");
+        assert_eq!(refused(&header(0x3F, 0, 0, 0)).0, "unsupported_frame");
+        assert_eq!(refused(&header(0x3F, 1, 0, u32::MAX)).0, "frame_too_large");
+        assert_eq!(refused(&hex("c1 04 0001 00000007 00000000 80")).0, "protocol_error");
         let exact = (1 << 20) - 16;
         assert_eq!(refused(&header(kind::NOTE, 1, 0, exact + 1)).0, "frame_too_large");
         let bytes = header(kind::NOTE, 1, 0, exact);
-        assert!(matches!(read(&mut &bytes[..], 1 << 20), Err(Broken::Cut)));
+        assert!(matches!(read(&mut &bytes[..], ANY), Err(Broken::Cut)));
         assert_eq!(
             refused(&hex("c1 03 0001 00000000 00000001 80 | 000100 | 07")),
             ("protocol_error", "expected zero bytes between head and body".into())
         );
+    }
+
+    #[test]
+    fn the_head_of_a_type_that_may_be_skipped_is_not_read() {
+        let bytes = hex("c1 e7 0001 ffffffff 00000001 c1 | 000000 | c1");
+        let frame = read(&mut &bytes[..], ANY).expect("skipped").expect("one frame");
+        assert_eq!((frame.kind, frame.head, frame.body), (0xE7, Value::Nil, vec![0xC1]));
+    }
+
+    #[test]
+    fn a_limit_may_depend_on_the_type() {
+        let limit = |kind| if kind == kind::HELLO { 16 } else { 13 };
+        let hello = Frame::new(kind::HELLO, 0, map([("a", 1.into())])).bytes();
+        assert!(matches!(read(&mut &hello[..], limit), Ok(Some(_))));
+        let note = Frame::new(kind::NOTE, 0, map([("a", 1.into())])).bytes();
+        let refusal = read(&mut &note[..], limit);
+        assert!(matches!(refusal, Err(Broken::Rule("frame_too_large", _))), "{refusal:?}");
     }
 }

@@ -123,6 +123,7 @@ pub(crate) const MODES: &[Mode] = &[
     }),
     habit("wrong-version", "announces version=99", |args, h| {
         h.protocol = args.number("version", 99).into();
+        // The same key means the plugin's own version everywhere else.
         h.identity = map([("name", "plugbay.hostile".into()), ("version", "0.1.0".into())]);
     }),
     fault(
@@ -136,7 +137,7 @@ pub(crate) const MODES: &[Mode] = &[
                 map([("code", "version_unsupported".into()), ("supported", supported.into())]),
                 "",
             );
-            process::exit(3)
+            process::exit(1)
         },
     ),
     habit(
@@ -701,8 +702,13 @@ fn note() -> Frame {
 /// A NOTE of exactly this many bytes.
 fn sized(bytes: usize) -> Frame {
     let head = map([("topic", "grease.large".into())]);
+    // A 32-bit length in every case, so that no size is out of reach.
     let fixed = wire::size(head.bytes().len(), 1) - 1 + 5;
-    Frame::new(kind::NOTE, 0, head).with(&Value::Bin(vec![0; bytes.saturating_sub(fixed)]))
+    let len = bytes.saturating_sub(fixed);
+    let mut body = vec![0xC6];
+    body.extend((len as u32).to_be_bytes());
+    body.resize(5 + len, 0);
+    Frame { body, ..Frame::new(kind::NOTE, 0, head) }
 }
 
 fn sized_note(plugin: &Plugin, over: usize) -> Flow {
@@ -844,7 +850,6 @@ fn bad_head(plugin: &Arc<Plugin>, scene: Scene) -> Flow {
         // The head itself is the first level.
         "deep" => one(nested(wire::HEAD_DEPTH)),
         "bigint" => one((INTEGER_MAX + 1).into()),
-        "negative" => one((-INTEGER_MAX - 1).into()),
         "cut" => bytes(&[0x82, 0xA1, b'x', 1]),
         "liar" => bytes(&[0xDF, 0xFF, 0xFF, 0xFF, 0xFF]),
         "never" => one(bytes(&[0xC1])),
@@ -852,7 +857,7 @@ fn bad_head(plugin: &Arc<Plugin>, scene: Scene) -> Flow {
         _ => args.wrong(
             "which",
             "dup, dup-unknown, array, nil, int, empty, trailing, ext, utf8, intkey, deep, bigint, \
-             negative, cut, liar, never or type",
+             cut, liar, never or type",
         ),
     };
     let (kind, id) = match args.text("on", "note") {
@@ -987,4 +992,32 @@ fn flood_stderr(plugin: &Arc<Plugin>, _: Scene) -> Flow {
         plugin.trace("flooded");
     });
     Flow::Go
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_mode_has_a_name_of_its_own_and_says_what_it_does() {
+        for (at, mode) in MODES.iter().enumerate() {
+            let earlier = MODES[..at].iter().find(|other| other.name == mode.name);
+            assert!(earlier.is_none(), "{} is there twice", mode.name);
+            assert!(!mode.about.is_empty() && !mode.about.contains('\n'), "{}", mode.name);
+            assert_eq!(mode.at.is_some(), mode.strike.is_some(), "{}", mode.name);
+        }
+    }
+
+    #[test]
+    fn a_note_can_have_any_size_that_a_limit_may_need() {
+        for size in [65_536, 65_537, 1 << 20, (1 << 20) + 1] {
+            assert_eq!(sized(size).bytes().len(), size);
+        }
+    }
+
+    #[test]
+    fn noise_is_noise_from_its_first_byte_and_never_looks_like_a_frame() {
+        assert!(noise(4096).iter().all(|byte| *byte != wire::MAGIC));
+        assert_eq!(noise(64), noise(64));
+    }
 }

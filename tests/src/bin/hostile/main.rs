@@ -3,7 +3,10 @@
 //! `plugbay-hostile MODE [key=value…]`; `--list` prints the modes, `--help` the
 //! keys. Without a fault it is a correct plugin of level L1 that also watches
 //! its host: a host that breaks a rule of the spec gets a CLOSE with the code it
-//! earns, one line on stderr, and exit status 70.
+//! earns and one line on stderr ("the host broke a rule"); one that breaks a rule
+//! without a code gets the line only ("the host is careless"). Both are events
+//! in `trace=FILE`: `accuse CODE …` and `doubt RULE …`. The one liberty it takes:
+//! it leaves deadlines to the host's clock, so that a test can tell who acted.
 //!
 //! No process of it outlives its alarm (`life=60` seconds), so that a broken
 //! test run leaves nothing behind for long.

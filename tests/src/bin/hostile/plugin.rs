@@ -365,6 +365,8 @@ impl Plugin {
     fn reach(self: &Arc<Self>, point: Point, id: u32) -> Flow {
         match self.strike {
             Some((at, strike)) if at == point => {
+                // What was said before the fault has been said.
+                self.pen.flush();
                 if let Some(text) = self.args.get("say") {
                     eprintln!("{text}");
                 }
@@ -469,12 +471,12 @@ impl Plugin {
         let mut life = self.life();
         let room = life.host_frame;
         life.open.remove(&id);
-        // Under the lock: the END of deactivate must come after this one, and a
+        // Under the lock, and only queued: the END of deactivate must come after this one, and a
         // call that arrives after this one must find the slot free.
         if frame.bytes_in(self.habits.width).len() > room {
             let err = map([
                 ("code", "resource_exhausted".into()),
-                ("reason", "pb.too_large".into()),
+                ("reason", "pb.frame_limit".into()),
                 ("retry", "no".into()),
             ]);
             let why = format!("the result does not fit into {room} bytes");
@@ -511,26 +513,28 @@ impl Plugin {
         }
         let mut pipe = BufReader::with_capacity(64 << 10, &self.stdin);
         loop {
+            let frame = self.habits.frame;
             let greeted = self.life().phase != Phase::Init;
-            let limit = if greeted { self.habits.frame } else { 1 << 20 };
+            let limit = move |kind| match kind {
+                _ if greeted => frame,
+                kind::HELLO => 1 << 20,
+                _ => 64 << 10,
+            };
             match wire::read(&mut pipe, limit) {
                 Ok(Some(frame)) => self.take(frame),
-                Ok(None) => self.leave("eof", Rung::Eof),
+                Ok(None) => self.leave("eof", Rung::Eof, true),
                 Err(Broken::Rule(code, why)) => self.accuse(code, &why),
-                Err(Broken::Cut) => {
-                    eprintln!("plugbay-hostile: stdin ended within a frame");
-                    self.leave("eof", Rung::Eof);
-                }
+                Err(Broken::Cut) => self.accuse("protocol_error", "stdin ended within a frame"),
                 Err(Broken::Pipe(error)) => {
                     eprintln!("plugbay-hostile: stdin failed: {error}");
-                    self.leave("eof", Rung::Eof);
+                    self.leave("eof", Rung::Eof, false);
                 }
             }
         }
     }
 
     /// Leaves after CLOSE or the end of stdin, unless this mode does not.
-    fn leave(self: &Arc<Self>, why: &str, rung: Rung) {
+    fn leave(self: &Arc<Self>, why: &str, rung: Rung, amicably: bool) {
         self.trace(why);
         let flow = self.reach(Point::Closing, 0);
         if flow == Flow::Go && self.habits.until <= rung {
@@ -538,7 +542,7 @@ impl Plugin {
             thread::sleep(delay);
             self.pen.flush();
             self.trace("exit");
-            process::exit(code);
+            process::exit(if amicably { code } else { 1 });
         }
         if rung == Rung::Eof {
             kin::park();
@@ -552,41 +556,52 @@ impl Plugin {
         let head = map([("code", code.into())]);
         self.send(&Frame::new(kind::CLOSE, 0, head).with(&map([("msg", why.into())])));
         self.pen.flush();
-        process::exit(70)
+        process::exit(1)
+    }
+
+    /// Reports a host that breaks a rule which costs nobody the connection.
+    fn doubt(&self, rule: &str, why: &str) {
+        self.trace(&format!("doubt {rule} {why}"));
+        eprintln!("plugbay-hostile: the host is careless ({rule}): {why}");
     }
 
     fn take(self: &Arc<Self>, frame: Frame) {
         let phase = self.life().phase;
-        if frame.kind <= kind::PONG && frame.id != 0 {
-            self.accuse("bad_id", &format!("expected id 0, found {}", frame.id));
-        }
         match (frame.kind, phase) {
             (kind::HELLO, Phase::Init) => self.hello(frame),
             (kind::CLOSE, _) => {
                 let code = frame.head.get("code").and_then(Value::as_str).unwrap_or("none");
-                self.leave(&format!("close {code}"), Rung::Close);
+                self.leave(&format!("close {code}"), Rung::Close, code == "ok");
             }
             (kind::HELLO, _) => self.accuse("bad_state", "a second HELLO"),
+            (0x80.., Phase::Init) if frame.kind != kind::NOTE => {}
             (_, Phase::Init) => self.accuse("bad_state", "a frame before HELLO"),
             (kind::PING, _) => self.ping(frame),
             (kind::PONG, _) => self.life().pongs.push(frame.body),
             (kind::CALL, _) => self.call(frame),
             (kind::CANCEL, _) => self.cancel(frame),
+            (kind::ITEM | kind::END | kind::CREDIT, _) if frame.id == 0 => {
+                self.accuse("bad_id", "a frame about call 0");
+            }
             (kind::ITEM | kind::CREDIT, _) => {
                 self.accuse("bad_state", "a stream frame without the feature `stream`");
             }
-            (kind::END, _) => {
-                let known = frame.id <= self.life().last_id;
-                let (code, why) = match known {
-                    true => ("bad_state", "an END for a call without input"),
-                    false => ("bad_id", "an END for a call that was never made"),
-                };
-                self.accuse(code, why);
-            }
-            (0x80.., _) => {}
-            (other, _) => {
-                self.accuse("unsupported_frame", &format!("a frame of type {other:02x}"));
-            }
+            (kind::END, _) => self.end_of_input(frame.id),
+            // Notes, and types that this version does not know.
+            _ => {}
+        }
+    }
+
+    /// An END from a caller, which at this level ends nothing.
+    fn end_of_input(&self, id: u32) {
+        let life = self.life();
+        let (open, used) = (life.open.contains_key(&id), id <= life.last_id);
+        drop(life);
+        if open {
+            self.accuse("bad_state", "an END for a call without input");
+        }
+        if !used || id.is_multiple_of(2) {
+            self.accuse("bad_id", "an END for a call that was never made");
         }
     }
 
@@ -602,7 +617,7 @@ impl Plugin {
                 map([("code", "version_unsupported".into()), ("supported", vec![1.into()].into())]);
             self.send(&Frame::new(kind::CLOSE, 0, close));
             self.pen.flush();
-            process::exit(3);
+            process::exit(1);
         }
         if self.reach(Point::Hello, 0) == Flow::Done {
             return;
@@ -670,6 +685,9 @@ impl Plugin {
     }
 
     fn cancel(self: &Arc<Self>, frame: Frame) {
+        if frame.id == 0 {
+            self.accuse("bad_id", "a CANCEL for call 0");
+        }
         let task = self.life().open.get(&frame.id).cloned();
         let reason = frame.head.get("reason").and_then(Value::as_str).unwrap_or("user");
         self.trace(&format!("cancel {} {reason}", frame.id));
@@ -692,6 +710,7 @@ impl Plugin {
             self.accuse("bad_id", &format!("call {id} is even or not higher than all before"));
         }
         self.life().last_id = id;
+        self.budgets(&frame.head);
         if let Some(fault) = self.gate(&method) {
             self.life().refused += 1;
             return self.fail(id, fault);
@@ -699,6 +718,7 @@ impl Plugin {
         // Only now, after every gate, is the body looked at.
         let body = match Value::decode(&frame.body, BODY_DEPTH) {
             Ok(body) => body,
+            Err(_) if frame.body.is_empty() => empty(),
             Err(Malformed(why)) => {
                 let fault = Fault::new("invalid_argument", why).because("pb.bad_body");
                 return self.fail(id, fault);
@@ -711,27 +731,49 @@ impl Plugin {
         }
     }
 
+    /// Checks the budgets of a call.
+    fn budgets(&self, head: &Value) {
+        let budget = |name| match head.get(name) {
+            None => None,
+            Some(Value::Int(ms @ 0..)) => Some(*ms),
+            Some(_) => self.accuse("protocol_error", "a budget that is not a natural number"),
+        };
+        match (budget("deadline"), budget("idle")) {
+            (None, None) => self.doubt("R-TO-04", "a call without a budget"),
+            (deadline, Some(idle)) if self.habits.serial && deadline.is_none_or(|ms| idle < ms) => {
+                self.doubt("R-TO-05", "an idle budget for a plugin that cannot report");
+            }
+            _ => {}
+        }
+    }
+
     /// The state gate, the limit, and the method, in this order.
     fn gate(&self, method: &str) -> Option<Fault<'static>> {
         let life = self.life();
+        let (phase, open) = (life.phase, life.open.len());
+        drop(life);
         let state = |message| Fault::new("failed_precondition", message);
-        let inactive = state("not active").because("pb.inactive").retry("safe");
-        match (method, life.phase) {
+        match (method, phase) {
             ("plugin.activate", Phase::Ready) | ("plugin.deactivate", Phase::Active) => None,
             ("plugin.activate", Phase::Active) => {
                 Some(state("active already").because("pb.already_active"))
             }
             (_, Phase::Draining) => {
+                self.doubt("R-LC-14", "a call to a plugin that drains");
                 let fault = Fault::new("unavailable", "draining");
                 Some(fault.because("pb.draining").retry("safe"))
             }
-            (_, Phase::Init | Phase::Ready | Phase::Activating) => Some(inactive),
-            (_, Phase::Active) if life.open.len() >= self.habits.calls => {
+            (_, Phase::Init | Phase::Ready | Phase::Activating) => {
+                self.doubt("R-GT-09", "a call to a plugin that is not active");
+                Some(state("not active").because("pb.inactive").retry("safe"))
+            }
+            ("tool.call", Phase::Active) if open < self.habits.calls => None,
+            (_, Phase::Active) if open >= self.habits.calls && !method.starts_with("plugin.") => {
+                self.doubt("R-CA-06", "more calls at once than were announced");
                 let fault = Fault::new("resource_exhausted", "too many calls at once");
                 Some(fault.because("pb.too_many_calls").retry("safe"))
             }
-            ("tool.call", Phase::Active) => None,
-            _ => Some(Fault::new("unimplemented", "no such method")),
+            (_, Phase::Active) => Some(Fault::new("unimplemented", "no such method")),
         }
     }
 

@@ -218,10 +218,12 @@ pub(crate) fn run(plugin: &Arc<Plugin>, task: &Task, body: &Value) {
         "big" => say(&"x".repeat(number("bytes", 0) as usize), None),
         "exit" => {
             eprintln!("{}", text("say").unwrap_or("exiting as asked"));
+            plugin.pen.flush();
             process::exit(number("code", 1) as i32);
         }
         "crash" => {
             eprintln!("{}", text("say").unwrap_or("crashing as asked"));
+            plugin.pen.flush();
             kin::die_of(text("signal").unwrap_or("SIGSEGV"));
         }
         _ => plugin.fail(id, Fault::new("not_found", "no such tool")),
