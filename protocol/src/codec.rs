@@ -102,6 +102,10 @@ impl Decoder {
         &mut self.bytes
     }
 
+    pub(crate) fn put_buffer(&mut self, buffer: BytesMut) {
+        self.bytes = buffer;
+    }
+
     /// From now on frames up to our announced limit are accepted.
     pub fn set_frame_max(&mut self, frame_max: u32) {
         self.frame_max = Some(frame_max);

@@ -372,6 +372,17 @@ impl Conversation {
         self.decoder.buffer()
     }
 
+    /// Takes the buffer out, so that it can be read into while nobody holds the
+    /// conversation. What it contains belongs to no whole frame yet.
+    pub fn take_buffer(&mut self) -> BytesMut {
+        core::mem::take(self.decoder.buffer())
+    }
+
+    /// Puts it back, with what was read appended. [`Self::received`] comes next.
+    pub fn put_buffer(&mut self, buffer: BytesMut) {
+        self.decoder.put_buffer(buffer);
+    }
+
     /// Takes in what was read into [`Self::buffer`].
     pub fn received(&mut self, now: Tick) {
         self.heard = now;

@@ -1,1 +1,44 @@
+//! Runs plugins as processes of their own and offers their tools to an agent loop.
+//!
+//! A [`Supervisor`] keeps every plugin of a [`plan`](plan::Plan): it starts each
+//! on its first call, restarts it when it dies, lets it sleep when nobody needs
+//! it, and leaves nothing behind. Its [`Registry`] lists the plugins' tools beside
+//! [local functions](LocalTool) and calls them; every call ends exactly once,
+//! within its budget, and an error says what happened, whether the tool ran, and
+//! what to do next.
+#![forbid(unsafe_code)]
+#![warn(missing_docs)]
+
+mod breaker;
+mod call;
+mod error;
+mod fact;
+mod gate;
+mod keeper;
+mod launch;
+mod life;
+mod link;
+mod local;
 pub mod plan;
+mod reason;
+mod registry;
+mod status;
+mod stderr;
+mod stop;
+mod supervisor;
+
+pub use plugbay_protocol::{Budget, Close, Code, Fault, Level, Violation, contract::Block};
+
+pub use self::{
+    call::{Call, Caller, Output},
+    error::{CallError, Ran, RetryAdvice, Rule},
+    fact::{Event, Events, Fact},
+    link::Progress,
+    local::{LocalResult, LocalTool},
+    plan::{Effect, Plan, PluginPlan, ToolPlan},
+    reason::{Private, Reason},
+    registry::{Approver, Question, Refused, Registry, ToolInfo},
+    status::{PluginStatus, State},
+    stderr::StderrLine,
+    supervisor::{Builder, NoSuchPlugin, NotReady, Supervisor},
+};

@@ -1,0 +1,240 @@
+//! What happened, said once.
+//!
+//! Every fact goes to `tracing` and to the event stream; logs, metrics and traces
+//! are views of this one enum. No fact holds a body, an argument, a result or a
+//! line of stderr.
+
+use std::{
+    sync::{Arc, atomic::AtomicU64, atomic::Ordering},
+    time::{Duration, SystemTime},
+};
+
+use plugbay_protocol::Level;
+use tokio::sync::broadcast;
+
+use crate::{error::Ran, reason::Reason, status::State};
+
+/// Something that happened.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub enum Fact {
+    /// A process was started.
+    Spawned {
+        /// Which plugin.
+        plugin: Arc<str>,
+        /// Its process.
+        pid: u32,
+    },
+    /// Hands were shaken.
+    Greeted {
+        /// Which plugin.
+        plugin: Arc<str>,
+        /// Its own id.
+        id: String,
+        /// Its own version.
+        version: String,
+        /// Since the process was started.
+        took: Duration,
+    },
+    /// A plugin changed its state.
+    Became {
+        /// Which plugin.
+        plugin: Arc<str>,
+        /// The new state.
+        state: State,
+        /// Why.
+        reason: Arc<Reason>,
+    },
+    /// A process is gone and cleared away.
+    Exited {
+        /// Which plugin.
+        plugin: Arc<str>,
+        /// Its process.
+        pid: u32,
+        /// How it ended, from evidence.
+        reason: Arc<Reason>,
+        /// The last rung of the stop ladder that was needed, if any.
+        rung: Option<&'static str>,
+    },
+    /// The next start waits.
+    Waiting {
+        /// Which plugin.
+        plugin: Arc<str>,
+        /// How long.
+        delay: Duration,
+        /// Deaths so far within the budget's window.
+        deaths: u32,
+    },
+    /// A call was sent to a plugin or a local tool.
+    CallStarted {
+        /// Its number, unique in this supervisor.
+        call: u64,
+        /// Which tool, by its registry name.
+        tool: Arc<str>,
+        /// Who called.
+        caller: Arc<str>,
+    },
+    /// A call ended, one way or another.
+    CallEnded {
+        /// Its number.
+        call: u64,
+        /// Which tool.
+        tool: Arc<str>,
+        /// Who called.
+        caller: Arc<str>,
+        /// `ok`, `tool_error`, or the code of the error.
+        outcome: &'static str,
+        /// Whether it ran.
+        ran: Ran,
+        /// From the caller's call to its answer.
+        took: Duration,
+    },
+    /// A caller gave a call up.
+    CallDropped {
+        /// Its number.
+        call: u64,
+        /// Which tool.
+        tool: Arc<str>,
+    },
+    /// A plugin's own log line, without its words.
+    Log {
+        /// Which plugin.
+        plugin: Arc<str>,
+        /// How much it matters.
+        level: Level,
+        /// The event's name, a constant of the author's.
+        event: String,
+    },
+    /// Log lines or stderr bytes were dropped because there were too many.
+    Dropped {
+        /// Which plugin.
+        plugin: Arc<str>,
+        /// What: `log lines` or `stderr bytes`.
+        what: &'static str,
+        /// How many since this was last said.
+        count: u64,
+    },
+    /// A tool is not listed.
+    Withheld {
+        /// Its registry name.
+        tool: String,
+        /// Whose it is.
+        plugin: Arc<str>,
+        /// Why.
+        why: String,
+    },
+    /// The reader of this stream was too slow and missed this many events.
+    Missed {
+        /// How many.
+        count: u64,
+    },
+}
+
+/// A fact with its place in time.
+#[derive(Clone, Debug)]
+pub struct Event {
+    /// Increases by one with each event; a gap is always announced by [`Fact::Missed`].
+    pub seq: u64,
+    /// When.
+    pub at: SystemTime,
+    /// What.
+    pub fact: Fact,
+}
+
+/// How many events a reader may lag behind before it misses some.
+const EVENTS_KEPT: usize = 4096;
+
+/// Where facts are said.
+#[derive(Clone, Debug)]
+pub(crate) struct Facts {
+    stream: broadcast::Sender<Event>,
+    seq: Arc<AtomicU64>,
+}
+
+impl Facts {
+    pub(crate) fn new() -> Self {
+        Self { stream: broadcast::Sender::new(EVENTS_KEPT), seq: Arc::default() }
+    }
+
+    /// Says a fact. Never waits.
+    pub(crate) fn say(&self, fact: Fact) {
+        trace(&fact);
+        if 0 < self.stream.receiver_count() {
+            // Numbered under no lock: two facts at once may arrive in either order.
+            let seq = self.seq.fetch_add(1, Ordering::Relaxed);
+            // Fails only if the last reader left meanwhile.
+            self.stream.send(Event { seq, at: SystemTime::now(), fact }).ok();
+        }
+    }
+
+    /// Whether anybody would see it, for facts that cost something to make.
+    pub(crate) fn heard(&self) -> bool {
+        0 < self.stream.receiver_count() || tracing::enabled!(tracing::Level::DEBUG)
+    }
+
+    pub(crate) fn events(&self) -> Events {
+        Events { stream: self.stream.subscribe(), next: self.seq.load(Ordering::Relaxed) }
+    }
+}
+
+/// A stream of events. It never drops silently: what a slow reader misses is
+/// announced as [`Fact::Missed`].
+#[derive(Debug)]
+pub struct Events {
+    stream: broadcast::Receiver<Event>,
+    next: u64,
+}
+
+impl Events {
+    /// The next event; `None` once the supervisor is gone. Cancel safe.
+    pub async fn next(&mut self) -> Option<Event> {
+        match self.stream.recv().await {
+            Ok(event) => {
+                self.next = event.seq + 1;
+                Some(event)
+            }
+            Err(broadcast::error::RecvError::Lagged(count)) => {
+                Some(Event { seq: self.next, at: SystemTime::now(), fact: Fact::Missed { count } })
+            }
+            Err(broadcast::error::RecvError::Closed) => None,
+        }
+    }
+}
+
+fn trace(fact: &Fact) {
+    use tracing::{debug, info, warn};
+    match fact {
+        Fact::Spawned { plugin, pid } => info!(plugin = &**plugin, pid, "spawned"),
+        Fact::Greeted { plugin, id, version, took } => {
+            info!(plugin = &**plugin, id, version, ?took, "greeted");
+        }
+        Fact::Became { plugin, state, reason } => {
+            info!(plugin = &**plugin, state = state.as_str(), reason = reason.kind(), "became");
+        }
+        Fact::Exited { plugin, pid, reason, rung } => {
+            info!(plugin = &**plugin, pid, reason = %reason, rung, "exited");
+        }
+        Fact::Waiting { plugin, delay, deaths } => {
+            warn!(plugin = &**plugin, ?delay, deaths, "waiting before the next start");
+        }
+        Fact::CallStarted { call, tool, caller } => {
+            debug!(call, tool = &**tool, caller = &**caller, "call started");
+        }
+        Fact::CallEnded { call, tool, caller, outcome, ran, took } => {
+            debug!(call, tool = &**tool, caller = &**caller, outcome, ?ran, ?took, "call ended");
+        }
+        Fact::CallDropped { call, tool } => debug!(call, tool = &**tool, "call dropped"),
+        Fact::Log { plugin, level, event } => match level {
+            Level::Debug => debug!(plugin = &**plugin, event, "plugin says"),
+            Level::Info => info!(plugin = &**plugin, event, "plugin says"),
+            Level::Warn | Level::Error => warn!(plugin = &**plugin, event, "plugin says"),
+        },
+        Fact::Dropped { plugin, what, count } => {
+            warn!(plugin = &**plugin, count, "dropped {what}");
+        }
+        Fact::Withheld { tool, plugin, why } => {
+            warn!(plugin = &**plugin, tool, why, "tool withheld");
+        }
+        Fact::Missed { .. } => {}
+    }
+}

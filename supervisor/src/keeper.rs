@@ -1,0 +1,878 @@
+//! The keeper: the one task that owns a plugin's life.
+//!
+//! It waits for whatever comes first, tells the [life table](crate::life), and
+//! does what the table says. The table decides, the keeper only obeys; nothing
+//! else starts or stops the plugin's process.
+
+use std::{
+    future::pending,
+    sync::{Arc, PoisonError},
+    time::{Duration, SystemTime},
+};
+
+use bytes::Bytes;
+use futures::future::BoxFuture;
+use plugbay_protocol::{
+    Announce, Close, Failure, Features, Identity, Limits, Outgoing, Over, Patience, Violation,
+    Welcome,
+    contract::{Activate, Activated, Deactivate, Manifest, Provide},
+};
+use serde::{Serialize, de::DeserializeOwned};
+use tokio::{
+    sync::{broadcast, mpsc},
+    task::JoinHandle,
+    time::{Instant, sleep_until},
+};
+
+use crate::{
+    breaker::Breaker,
+    call::matches,
+    fact::{Fact, Facts},
+    launch::{Exit, Process, launch},
+    life::{Effect, Event, Life, Then},
+    link::{Link, News},
+    plan::{self, PluginPlan, RestartWhen, ToolPlan},
+    reason::{Private, Reason},
+    registry::{Cell, Registry},
+    status::Condition,
+    stderr::{Drain, StderrLine},
+    stop::{Climbed, climb, ladder},
+};
+
+/// What somebody wants of a plugin.
+#[derive(Debug)]
+pub(crate) enum Order {
+    /// A call needs it.
+    Want,
+    /// The operator wants it down.
+    Stop,
+    /// The operator wants a new process.
+    Restart,
+    /// The operator lifts a stop or a quarantine.
+    Resume,
+    /// The supervisor is going down; drain for no longer than this.
+    Shutdown(Duration),
+}
+
+/// How long output may still arrive from a process that has ended. Longer only if
+/// somebody else holds its end of the pipe.
+const LINGER: Duration = Duration::from_millis(500);
+/// More tools than any model can read.
+const TOOLS_MAX: usize = 1024;
+
+/// One process, from its start until it is cleared away.
+struct Run {
+    link: Link,
+    news: mpsc::UnboundedReceiver<News>,
+    tasks: [JoinHandle<()>; 2],
+    /// Away on the ladder while that is being climbed.
+    process: Option<Process>,
+    pid: u32,
+    started: Instant,
+    active_since: Option<Instant>,
+    provides: Vec<Provide>,
+    /// How the process ended, if it did so before the conversation.
+    exit: Option<Exit>,
+    /// When to stop waiting for the rest of its output.
+    linger_until: Option<Instant>,
+    /// Why it is being ended, if we know already.
+    verdict: Option<Reason>,
+    /// How the conversation ended.
+    over: Option<Over>,
+}
+
+impl Drop for Run {
+    fn drop(&mut self) {
+        self.tasks.iter().for_each(JoinHandle::abort);
+    }
+}
+
+/// What a step of the keeper came to.
+enum Done {
+    Activated(Result<Bytes, Failure>),
+    Deactivated(Result<Bytes, Failure>),
+    Climbed(Box<(Climbed, Process)>),
+}
+
+/// Everything that can wake the keeper. The list is closed.
+enum Turn {
+    Order(Option<Order>),
+    News(Option<News>),
+    Exited(Exit),
+    Done(Done),
+    Timer,
+}
+
+pub(crate) struct Keeper {
+    cell: Arc<Cell>,
+    plan: Arc<PluginPlan>,
+    registry: Registry,
+    facts: Facts,
+    lines: broadcast::Sender<StderrLine>,
+    orders: mpsc::UnboundedReceiver<Order>,
+    life: Life,
+    run: Option<Run>,
+    step: Option<BoxFuture<'static, Done>>,
+    breaker: Breaker,
+    /// Why the state is what it is.
+    reason: Arc<Reason>,
+    /// When a backoff ends.
+    until: Option<Instant>,
+    /// Not before this is idleness looked at again.
+    idle_from: Option<Instant>,
+    drain_budget: Duration,
+    restart_asked: bool,
+    going_down: bool,
+    starts: u64,
+    ended: (u64, Arc<Reason>),
+    peer: Option<(String, String)>,
+}
+
+impl Keeper {
+    pub(crate) fn new(
+        cell: Arc<Cell>,
+        registry: Registry,
+        facts: Facts,
+        lines: broadcast::Sender<StderrLine>,
+        orders: mpsc::UnboundedReceiver<Order>,
+    ) -> Self {
+        let plan = Arc::clone(&cell.plan);
+        let reason = Arc::new(Reason::NotStarted);
+        Self {
+            drain_budget: plan.timeouts.drain,
+            cell,
+            plan,
+            registry,
+            facts,
+            lines,
+            orders,
+            life: Life::Dormant,
+            run: None,
+            step: None,
+            breaker: Breaker::default(),
+            ended: (0, Arc::clone(&reason)),
+            reason,
+            until: None,
+            idle_from: None,
+            restart_asked: false,
+            going_down: false,
+            starts: 0,
+            peer: None,
+        }
+    }
+
+    /// Keeps the plugin until the supervisor goes down.
+    pub(crate) async fn keep(mut self) {
+        if self.plan.idle.start_at_boot {
+            self.event(Event::Wanted, Reason::StartingUp);
+        }
+        while !(self.going_down && self.life == Life::Stopped) {
+            let turn = self.wait().await;
+            self.act(turn);
+        }
+    }
+
+    // ── Waiting ────────────────────────────────────────────────────────────────
+
+    async fn wait(&mut self) -> Turn {
+        let timer = self.timer();
+        let (news, process) = match &mut self.run {
+            Some(run) => (Some(&mut run.news), run.process.as_mut().filter(|_| run.exit.is_none())),
+            None => (None, None),
+        };
+        // Each arm is cancel safe and none decides anything.
+        tokio::select! {
+            biased;
+            news = recv(news) => Turn::News(news),
+            done = finish(self.step.as_mut()) => Turn::Done(done),
+            exit = exited(process) => Turn::Exited(exit),
+            order = self.orders.recv() => Turn::Order(order),
+            () = alarm(timer) => Turn::Timer,
+        }
+    }
+
+    /// The next moment at which time alone changes something.
+    fn timer(&self) -> Option<Instant> {
+        let linger = self.run.as_ref().and_then(|run| run.linger_until);
+        let state = match self.life {
+            Life::Backoff => self.until,
+            Life::Active => self.idle_at(),
+            _ => None,
+        };
+        match (linger, state) {
+            (Some(a), Some(b)) => Some(a.min(b)),
+            (a, b) => a.or(b),
+        }
+    }
+
+    /// When to look whether the plugin is idle.
+    fn idle_at(&self) -> Option<Instant> {
+        let (stop_after, run) = (self.plan.idle.stop_after?, self.run.as_ref()?);
+        let quiet = run.link.quiet_for().unwrap_or_default();
+        let at = Instant::now() + stop_after.saturating_sub(quiet);
+        Some(self.idle_from.map_or(at, |from| at.max(from)))
+    }
+
+    // ── Acting ─────────────────────────────────────────────────────────────────
+
+    fn act(&mut self, turn: Turn) {
+        match turn {
+            Turn::Order(order) => self.order(order),
+            Turn::News(Some(News::Hello(welcome))) => self.greeted(welcome),
+            Turn::News(Some(News::Retire(word))) => {
+                self.event(Event::Retire, Reason::Retired { word })
+            }
+            Turn::News(Some(News::Stuck)) => {
+                let reason = Reason::CallStuck { waited: self.plan.timeouts.cancel_grace };
+                self.unfit(reason);
+            }
+            Turn::News(Some(News::Over(over))) => self.over(over),
+            // The I/O task is gone without a word: aborted, or it panicked.
+            Turn::News(None) => {
+                let what = "the connection's task ended".into();
+                self.verdict(Reason::Internal { what });
+                self.over(Over::Eof);
+            }
+            Turn::Exited(exit) => {
+                if let Some(run) = &mut self.run {
+                    // What it said last may still be in the pipe.
+                    run.exit = Some(exit);
+                    run.linger_until = Some(Instant::now() + LINGER);
+                }
+            }
+            Turn::Done(Done::Activated(outcome)) => {
+                self.step = None;
+                self.activated(outcome);
+            }
+            Turn::Done(Done::Deactivated(outcome)) => {
+                self.step = None;
+                self.deactivated(outcome);
+            }
+            Turn::Done(Done::Climbed(climbed)) => {
+                self.step = None;
+                let (climbed, process) = *climbed;
+                self.gone(climbed, process);
+            }
+            Turn::Timer => self.timed(),
+        }
+    }
+
+    fn order(&mut self, order: Option<Order>) {
+        match order {
+            Some(Order::Want) => self.event(Event::Wanted, Reason::StartingUp),
+            Some(Order::Stop) => self.event(Event::Stop, Reason::StoppedByOperator),
+            Some(Order::Restart) => {
+                self.breaker.reset();
+                self.restart_asked = true;
+                self.event(Event::Restart, Reason::RestartedByOperator);
+            }
+            Some(Order::Resume) => {
+                self.breaker.reset();
+                self.event(Event::Resume, Reason::NotStarted);
+            }
+            Some(Order::Shutdown(budget)) => {
+                self.going_down = true;
+                self.drain_budget = budget.min(self.drain_budget);
+                self.event(Event::Stop, Reason::Shutdown);
+            }
+            // Every handle is gone; so is the reason to live.
+            None => {
+                self.going_down = true;
+                self.event(Event::Stop, Reason::Shutdown);
+            }
+        }
+    }
+
+    fn timed(&mut self) {
+        let now = Instant::now();
+        if let Some(run) = &mut self.run
+            && run.linger_until.is_some_and(|at| at <= now)
+        {
+            // Somebody outside the group holds the pipe; the plugin itself is gone.
+            run.linger_until = None;
+            run.link.abandon();
+            return self.over(Over::Eof);
+        }
+        match self.life {
+            Life::Backoff if self.until.is_some_and(|at| at <= now) => {
+                self.event(Event::Waited, Reason::StartingUp);
+            }
+            Life::Active if self.idle_at().is_some_and(|at| at <= now) => {
+                // Deciding and shutting are one step under the link's lock.
+                if self.run.as_ref().is_some_and(|run| run.link.quiesce()) {
+                    self.event(Event::Quiet, Reason::IdleStop);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Tells the table and obeys it.
+    fn event(&mut self, event: Event, reason: Reason) {
+        let Some((next, effect)) = self.life.step(event) else { return };
+        let told = next != self.life;
+        self.life = next;
+        if told {
+            self.reason = Arc::new(reason);
+        }
+        match effect {
+            Effect::None => {}
+            Effect::Spawn => return self.spawn(),
+            Effect::Activate => self.activate(),
+            Effect::OpenGate => {
+                if let Some(run) = &mut self.run {
+                    run.active_since.get_or_insert_with(Instant::now);
+                    run.link.reopen();
+                }
+            }
+            Effect::DrainIfIdle => self.drain(true),
+            Effect::Drain => self.drain(false),
+            Effect::Climb => self.climb(),
+            Effect::Wait => {}
+        }
+        if told {
+            self.publish();
+        }
+    }
+
+    fn publish(&self) {
+        let shown = match self.life {
+            Life::Active => Arc::new(Reason::Running),
+            _ => Arc::clone(&self.reason),
+        };
+        let condition = Condition {
+            life: self.life,
+            disabled: false,
+            reason: Arc::clone(&shown),
+            since: SystemTime::now(),
+            until: self.until.filter(|_| self.life == Life::Backoff),
+            link: self.run.as_ref().map(|run| run.link.clone()),
+            pid: self.run.as_ref().map(|run| run.pid),
+            starts: self.starts,
+            ended: self.ended.0,
+            reason_of_end: Arc::clone(&self.ended.1),
+            deaths: self.breaker.deaths(),
+            peer: self.peer.clone(),
+        };
+        let state = condition.state();
+        self.cell.condition.send_replace(condition);
+        self.facts.say(Fact::Became { plugin: self.name(), state, reason: shown });
+    }
+
+    fn name(&self) -> Arc<str> {
+        Arc::clone(&self.cell.name)
+    }
+
+    // ── Up ─────────────────────────────────────────────────────────────────────
+
+    fn spawn(&mut self) {
+        self.restart_asked = false;
+        self.until = None;
+        self.starts += 1;
+        self.reason = Arc::new(Reason::StartingUp);
+        let launched = match launch(&self.plan) {
+            Ok(launched) => launched,
+            Err(reason) => return self.not_spawned(reason),
+        };
+        let pid = launched.process.pid();
+        self.facts.say(Fact::Spawned { plugin: self.name(), pid });
+        let announce = announce(&self.plan);
+        let (link, news, io) = Link::connect(
+            self.name(),
+            self.facts.clone(),
+            announce,
+            launched.stdin,
+            launched.stdout,
+        );
+        *self.cell.tail.lock().unwrap_or_else(PoisonError::into_inner) =
+            crate::stderr::Tail::new(self.plan.limits.stderr_tail_bytes);
+        let drain = Drain {
+            plugin: self.name(),
+            tail: Arc::clone(&self.cell.tail),
+            bytes_per_second: self.plan.limits.stderr_bytes_per_second,
+            facts: self.facts.clone(),
+            lines: self.lines.clone(),
+        };
+        let tasks = [tokio::spawn(io), tokio::spawn(drain.run(launched.stderr))];
+        self.run = Some(Run {
+            link,
+            news,
+            tasks,
+            process: Some(launched.process),
+            pid,
+            started: Instant::now(),
+            active_since: None,
+            provides: Vec::new(),
+            exit: None,
+            linger_until: None,
+            verdict: None,
+            over: None,
+        });
+        self.publish();
+    }
+
+    /// There is no process, so there is nothing to climb down from.
+    fn not_spawned(&mut self, reason: Reason) {
+        let then = self.sentence(&reason);
+        self.life = Life::Stopping(then);
+        self.ended = (self.starts, Arc::new(reason.clone()));
+        self.reason = Arc::new(self.epitaph(then, reason));
+        self.land();
+    }
+
+    fn greeted(&mut self, welcome: Welcome) {
+        let started = self.run.as_ref().map_or_else(Instant::now, |run| run.started);
+        let peer = &welcome.peer;
+        self.facts.say(Fact::Greeted {
+            plugin: self.name(),
+            id: peer.name.clone(),
+            version: peer.version.clone(),
+            took: started.elapsed(),
+        });
+        self.peer = Some((peer.name.clone(), peer.version.clone()));
+        match check_hello(&self.plan, &welcome) {
+            Ok(provides) => {
+                if let Some(run) = &mut self.run {
+                    run.provides = provides;
+                }
+                self.event(Event::Greeted, Reason::StartingUp);
+            }
+            Err(what) => self.reject(Reason::ManifestDiffers { what }, Close::ManifestRejected),
+        }
+    }
+
+    fn activate(&mut self) {
+        let body = encode(&Activate {
+            grant: self.plan.grant_scopes.clone(),
+            config: self.plan.config.clone(),
+            secrets: self.plan.secrets.iter().map(|(k, v)| (k.clone(), v.0.clone())).collect(),
+        });
+        let budget = self.plan.timeouts.activate;
+        self.call_step("plugin.activate", body, budget, Done::Activated);
+    }
+
+    fn activated(&mut self, outcome: Result<Bytes, Failure>) {
+        match outcome {
+            Ok(body) => match decode::<Activated>(&body) {
+                Ok(activated) => self.open(activated.unwrap_or_default()),
+                Err(what) => {
+                    let what = format!("the result of plugin.activate cannot be read: {what}");
+                    self.reject(Reason::ManifestDiffers { what }, Close::ManifestRejected);
+                }
+            },
+            Err(Failure::Fault(fault)) => {
+                let message = Private(fault.text().unwrap_or_default());
+                let reason = fault.reason.map(std::borrow::Cow::into_owned);
+                self.reject(
+                    Reason::ActivateFailed { code: fault.code, reason, message },
+                    Close::Ok,
+                );
+            }
+            Err(Failure::Expired { .. }) => {
+                let waited = self.plan.timeouts.activate;
+                self.reject(Reason::ActivateTimeout { waited }, Close::Timeout);
+            }
+            // The end of the conversation comes as news of its own.
+            Err(Failure::Lost { .. }) => {}
+        }
+    }
+
+    /// The registry first, then the gate, then the news that it is open.
+    fn open(&mut self, activated: Activated) {
+        let Some(run) = &mut self.run else { return };
+        if let Some(narrowed) = activated.provides {
+            run.provides.retain(|it| {
+                narrowed.iter().any(|kept| kept.kind == it.kind && kept.name == it.name)
+            });
+        }
+        let peer = run.link.peer_calls();
+        run.link.open(self.plan.limits.concurrency.min(peer).max(1));
+        let tools = listed(&self.plan, &run.provides);
+        self.registry.set_tools(&self.cell, &tools);
+        self.event(Event::Activated, Reason::Running);
+    }
+
+    // ── Down ───────────────────────────────────────────────────────────────────
+
+    fn drain(&mut self, if_idle: bool) {
+        if let Some(run) = &self.run {
+            run.link.refuse();
+        }
+        let body = encode(&Deactivate { if_idle });
+        self.call_step("plugin.deactivate", body, self.drain_budget, Done::Deactivated);
+    }
+
+    fn deactivated(&mut self, outcome: Result<Bytes, Failure>) {
+        match outcome {
+            Ok(_) => self.event(Event::Deactivated, (*self.reason).clone()),
+            Err(Failure::Fault(fault)) if fault.reason.as_deref() == Some("pb.busy") => {
+                // Looked at again after as long a pause as it takes to be idle.
+                self.idle_from = self.plan.idle.stop_after.map(|after| Instant::now() + after);
+                self.event(Event::Busy, Reason::Running);
+                if self.restart_asked && self.life == Life::Active {
+                    self.event(Event::Restart, Reason::RestartedByOperator);
+                }
+            }
+            Err(Failure::Lost { .. }) => {}
+            Err(Failure::Fault(_) | Failure::Expired { .. }) => {
+                if let Some(run) = &self.run {
+                    run.link.cancel_all();
+                }
+                self.event(Event::DrainFailed, (*self.reason).clone());
+            }
+        }
+    }
+
+    /// It may finish what it is doing and is then ended.
+    fn unfit(&mut self, reason: Reason) {
+        if self.life != Life::Active {
+            return;
+        }
+        let then = self.sentence(&reason);
+        self.verdict(reason.clone());
+        // One cancelled call is stuck; the others get the grace again, not the whole drain.
+        self.drain_budget = self.drain_budget.min(self.plan.timeouts.cancel_grace);
+        let reason = self.epitaph(then, reason);
+        self.event(Event::Unfit(then), reason);
+    }
+
+    /// It may not go on, and we say so.
+    fn reject(&mut self, reason: Reason, close: Close) {
+        if let Some(run) = &self.run {
+            run.link.close(close);
+        }
+        self.died(reason);
+    }
+
+    fn verdict(&mut self, reason: Reason) {
+        if let Some(run) = &mut self.run {
+            run.verdict.get_or_insert(reason);
+        }
+    }
+
+    fn over(&mut self, over: Over) {
+        let Some(run) = &mut self.run else { return };
+        if run.over.is_some() {
+            return;
+        }
+        run.linger_until = None;
+        let reason = provisional(&over, run.active_since.is_some(), self.plan.timeouts.hello);
+        run.over = Some(over);
+        match self.life {
+            // We are ending it already, and this is how it goes.
+            Life::Stopping(_) => {}
+            _ => self.died(reason),
+        }
+    }
+
+    fn died(&mut self, reason: Reason) {
+        self.verdict(reason);
+        let reason = self.run.as_ref().and_then(|run| run.verdict.clone());
+        let reason = reason.unwrap_or(Reason::StatusLost);
+        let then = match self.life {
+            Life::Draining(then) => then,
+            _ => self.sentence(&reason),
+        };
+        let reason = self.epitaph(then, reason);
+        self.event(Event::Died(then), reason);
+    }
+
+    /// What a death leads to, by the restart rule.
+    fn sentence(&mut self, reason: &Reason) -> Then {
+        let rule = self.plan.restart.clone();
+        let healthy = self.run.as_ref().and_then(|run| run.active_since);
+        if healthy.is_some_and(|since| rule.healthy <= since.elapsed()) {
+            self.breaker.reset();
+        }
+        let wait = self.breaker.forgive(&rule, Instant::now(), fastrand::f64());
+        if reason.is_permanent() {
+            return Then::Quarantined;
+        }
+        match (wait, rule.when) {
+            (None, _) => Then::Quarantined,
+            (Some(_), RestartWhen::Never) => Then::Dormant,
+            (Some(wait), _) => {
+                self.until = Some(Instant::now() + wait);
+                Then::Backoff
+            }
+        }
+    }
+
+    /// The reason to show for a state that a death led to.
+    fn epitaph(&self, then: Then, last: Reason) -> Reason {
+        match then {
+            Then::Quarantined if !last.is_permanent() => Reason::Quarantined {
+                deaths: self.breaker.deaths(),
+                within: self.plan.restart.within,
+                last: Box::new(last),
+            },
+            _ => last,
+        }
+    }
+
+    fn climb(&mut self) {
+        let Some(run) = &mut self.run else { return };
+        let link = run.link.clone();
+        link.refuse();
+        let Some(mut process) = run.process.take() else { return };
+        if let Some(exit) = run.exit {
+            // It is gone already; only the clearing is left.
+            link.abandon();
+            let climbed = Climbed { exit: Some(exit), rung: None };
+            self.step = Some(Box::pin(async move { Done::Climbed(Box::new((climbed, process))) }));
+            return;
+        }
+        // Who broke the rules, or has left the conversation, gets no long grace.
+        let polite = run.over.is_none() && run.verdict.is_none();
+        let rungs = ladder(&self.plan.timeouts, polite);
+        self.step = Some(Box::pin(async move {
+            let climbed = climb(&mut process, &link, &rungs).await;
+            Done::Climbed(Box::new((climbed, process)))
+        }));
+    }
+
+    /// The process is gone, or cannot be ended.
+    fn gone(&mut self, climbed: Climbed, mut process: Process) {
+        let Some(run) = self.run.take() else { return };
+        run.link.abandon();
+        let mut reason = explain(&run, &climbed, &self.reason);
+        if climbed.exit.is_none() {
+            reason = Reason::Unkillable { waited: crate::stop::KILL_BUDGET };
+            self.life = Life::Stopping(Then::Quarantined);
+            // Somebody has to reap it, should the kernel ever let go.
+            tokio::spawn(async move { process.wait().await });
+        }
+        let pid = run.pid;
+        let reason = Arc::new(reason);
+        self.facts.say(Fact::Exited {
+            plugin: self.name(),
+            pid,
+            reason: Arc::clone(&reason),
+            rung: climbed.rung,
+        });
+        self.ended = (self.starts, Arc::clone(&reason));
+        drop(run);
+        // A state that a death led to is explained by the death as we now know it.
+        if let Life::Stopping(then @ (Then::Backoff | Then::Quarantined)) = self.life {
+            self.reason = Arc::new(self.epitaph(then, (*reason).clone()));
+        } else if self.plan.restart.when == RestartWhen::Never && self.reason.code().is_some() {
+            self.reason = reason;
+        }
+        self.drain_budget = self.plan.timeouts.drain;
+        self.land();
+    }
+
+    /// From `Stopping` to wherever the table says.
+    fn land(&mut self) {
+        if let (Life::Stopping(Then::Backoff), Some(until)) = (self.life, self.until) {
+            let delay = until.saturating_duration_since(Instant::now());
+            let deaths = self.breaker.deaths();
+            self.facts.say(Fact::Waiting { plugin: self.name(), delay, deaths });
+        }
+        let reason = (*self.reason).clone();
+        self.event(Event::Gone, reason);
+    }
+
+    fn call_step(
+        &mut self,
+        method: &'static str,
+        body: Bytes,
+        budget: Duration,
+        done: fn(Result<Bytes, Failure>) -> Done,
+    ) {
+        let Some(run) = &self.run else { return };
+        let deadline = Some(u64::try_from(budget.as_millis()).unwrap_or(u64::MAX));
+        let call = Outgoing { method, deadline, idle: None, body };
+        self.step = Some(match run.link.step(&call) {
+            Ok(pending) => Box::pin(async move { done(pending.await) }),
+            // The conversation is over, and the news of it is on its way.
+            Err(_) => Box::pin(pending()),
+        });
+    }
+}
+
+async fn recv(news: Option<&mut mpsc::UnboundedReceiver<News>>) -> Option<News> {
+    match news {
+        Some(news) if !(news.is_closed() && news.is_empty()) => news.recv().await,
+        _ => pending().await,
+    }
+}
+
+async fn finish(step: Option<&mut BoxFuture<'static, Done>>) -> Done {
+    match step {
+        Some(step) => step.await,
+        None => pending().await,
+    }
+}
+
+async fn exited(process: Option<&mut Process>) -> Exit {
+    match process {
+        Some(process) => process.wait().await,
+        None => pending().await,
+    }
+}
+
+async fn alarm(at: Option<Instant>) {
+    match at {
+        Some(at) => sleep_until(at).await,
+        None => pending().await,
+    }
+}
+
+fn announce(plan: &PluginPlan) -> Announce {
+    let ms = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+    let timeouts = &plan.timeouts;
+    Announce {
+        identity: Identity::new("plugbay", env!("CARGO_PKG_VERSION")),
+        limits: Limits {
+            frame: plan.limits.frame_bytes.max(Limits::FLOOR.frame),
+            ..Limits::default()
+        },
+        features: Features::ASYNC,
+        manifest: Bytes::new(),
+        patience: Patience {
+            hello_ms: ms(timeouts.hello),
+            ping_after_ms: ms(timeouts.ping_after),
+            ping_dead_ms: ms(timeouts.ping_dead),
+            cancel_grace_ms: ms(timeouts.cancel_grace),
+        },
+    }
+}
+
+/// Whether the handshake fits the plan. What it provides, if so.
+fn check_hello(plan: &PluginPlan, welcome: &Welcome) -> Result<Vec<Provide>, String> {
+    let manifest = decode::<Manifest>(&welcome.manifest)
+        .map_err(|what| format!("the manifest in its HELLO cannot be read: {what}"))?
+        .unwrap_or_default();
+    if let Some((id, version)) = &plan.identity {
+        let peer = &welcome.peer;
+        if (&peer.name, &peer.version) != (id, version) {
+            return Err(format!(
+                "it says it is {} {}, and plugin.toml says {id} {version}",
+                peer.name, peer.version
+            ));
+        }
+    }
+    if TOOLS_MAX < manifest.provides.len() {
+        return Err(format!(
+            "it provides {} things, at most {TOOLS_MAX} are accepted",
+            manifest.provides.len()
+        ));
+    }
+    let mut seen = std::collections::HashSet::new();
+    for it in &manifest.provides {
+        if !seen.insert((&it.kind, &it.name)) {
+            return Err(format!("it provides {} {:?} twice", it.kind, it.name));
+        }
+        let declared = plan.discover || plan.tools.iter().any(|tool| tool.name == it.name);
+        if it.kind == "tool" && !declared {
+            return Err(format!(
+                "it provides the tool {:?}, which plugin.toml does not name",
+                it.name
+            ));
+        }
+    }
+    Ok(manifest.provides)
+}
+
+/// The tools to list: granted, and truly provided.
+fn listed(plan: &PluginPlan, provides: &[Provide]) -> Vec<ToolPlan> {
+    let provided = |name: &str| provides.iter().find(|it| it.kind == "tool" && it.name == name);
+    let granted = |name: &str| plan.grant_tools.iter().any(|pattern| matches(pattern, name));
+    if plan.discover {
+        let tools = provides.iter().filter(|it| it.kind == "tool" && granted(&it.name));
+        return tools.map(discovered).collect();
+    }
+    // Where a manifest names the tools, its words count and not the handshake's.
+    plan.tools
+        .iter()
+        .filter(|tool| granted(&tool.name) && provided(&tool.name).is_some())
+        .cloned()
+        .collect()
+}
+
+fn discovered(it: &Provide) -> ToolPlan {
+    ToolPlan {
+        name: it.name.clone(),
+        description: it.description.clone(),
+        input_schema: it.input_schema.clone(),
+        output_schema: it.output_schema.clone(),
+        effect: match it.effect.as_deref() {
+            Some("read") => plan::Effect::Read,
+            Some("draft") => plan::Effect::Draft,
+            _ => plan::Effect::Write,
+        },
+        idempotent: it.idempotent,
+    }
+}
+
+/// Why the conversation ended, as far as it tells by itself.
+fn provisional(over: &Over, active: bool, hello: Duration) -> Reason {
+    match over {
+        Over::Eof if active => Reason::ClosedStdout,
+        Over::Eof => Reason::NoHello { waited: hello, alive: false },
+        Over::Closed { code: Close::VersionUnsupported, supported, .. } => {
+            Reason::VersionUnsupported { supported: supported.clone() }
+        }
+        Over::Closed { code, message, .. } => Reason::ClosedWith {
+            code: *code,
+            message: Private(message.clone().unwrap_or_default()),
+        },
+        Over::Broken(violation) => match violation {
+            Violation::NotAFrame { found } => Reason::NotAFrame {
+                found: Private(String::from_utf8_lossy(found).into_owned()),
+                greeted: active,
+            },
+            Violation::NoHello { waited_ms } => {
+                Reason::NoHello { waited: Duration::from_millis(*waited_ms), alive: true }
+            }
+            Violation::Silent { silent_ms } => {
+                Reason::Silent { waited: Duration::from_millis(*silent_ms) }
+            }
+            Violation::Version { theirs } => {
+                Reason::VersionUnsupported { supported: theirs.clone() }
+            }
+            violation => Reason::Violation { violation: violation.clone() },
+        },
+    }
+}
+
+/// How a process ended, from all the evidence: our verdict, the conversation's
+/// end, the exit status, and the rung that was needed.
+fn explain(run: &Run, climbed: &Climbed, asked: &Reason) -> Reason {
+    let active = run.active_since.is_some();
+    // Only an end of the stream leaves open why; everything else was decided by us
+    // or said by the plugin.
+    let open = match (&run.verdict, &run.over) {
+        (None, None) => return asked.clone(),
+        (
+            None | Some(Reason::ClosedStdout | Reason::NoHello { alive: false, .. }),
+            Some(Over::Eof),
+        ) => true,
+        (Some(Reason::Violation { violation: Violation::Truncated { .. } }), _) => true,
+        _ => false,
+    };
+    let by_itself = matches!(climbed.rung, None | Some("eof"));
+    match (open && by_itself, climbed.exit) {
+        (true, Some(Exit::Signal { signal, core })) => Reason::Signalled { signal, core },
+        (true, Some(Exit::Code(code))) => Reason::Exited { code, active },
+        (true, Some(Exit::Lost)) => Reason::StatusLost,
+        _ => run.verdict.clone().unwrap_or_else(|| asked.clone()),
+    }
+}
+
+fn encode<T: Serialize>(body: &T) -> Bytes {
+    // Writing plain data into memory cannot fail.
+    Bytes::from(rmp_serde::to_vec_named(body).unwrap_or_default())
+}
+
+/// A body, or `None` if it is empty. The error quotes nothing of it.
+fn decode<T: DeserializeOwned>(body: &[u8]) -> Result<Option<T>, String> {
+    if body.is_empty() {
+        return Ok(None);
+    }
+    plugbay_protocol::check_body(body).map_err(|why| why.to_string())?;
+    rmp_serde::from_slice(body)
+        .map(Some)
+        .map_err(|_| "it has another shape than the spec gives it".into())
+}

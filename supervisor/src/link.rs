@@ -1,0 +1,595 @@
+//! One plugin's connection: the conversation, both pipe ends, and who waits for
+//! which answer.
+//!
+//! Callers encode straight into the shared outbox. The first of them writes it
+//! inline; while calls are in flight the I/O task takes whatever has gathered in
+//! one write. The lock is held for encoding, decoding and one non-blocking write,
+//! never across an await. Reading never waits for writing.
+
+use std::{
+    collections::HashMap,
+    io::{self, IoSlice},
+    pin::{Pin, pin},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    task::{Context, Poll, ready},
+    time::Duration,
+};
+
+use bytes::Bytes;
+use nix::fcntl::{FcntlArg, fcntl};
+use plugbay_protocol::{
+    Announce, CallId, CancelReason, Close, Conversation, Event, Failure, Features, Misuse, Note,
+    Outgoing, Over, Tick, Welcome, contract,
+};
+use tokio::{
+    io::AsyncReadExt,
+    net::unix::pipe,
+    runtime::{Handle, RuntimeFlavor},
+    sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc, oneshot},
+    time::{Instant, sleep_until},
+};
+
+use crate::{
+    fact::{Fact, Facts},
+    gate::Place,
+};
+
+/// Bodies from this size on are worth a larger pipe.
+const LARGE_BODY: usize = 128 << 10;
+/// What the pipe is asked to hold then. Ordinary users get a limited number of
+/// these, so a refusal is fine.
+const LARGE_PIPE: i32 = 1 << 20;
+/// How long answers may still arrive from a plugin that no longer reads.
+const DEAF_GRACE: Duration = Duration::from_secs(1);
+/// Log notes passed on per second and plugin; more are counted.
+const LOGS_PER_SECOND: u32 = 100;
+/// The longest event name passed on, in bytes.
+const EVENT_NAME_MAX: usize = 64;
+
+/// How far a call has come, as its plugin says.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Progress {
+    /// Done so far.
+    pub n: Option<u64>,
+    /// Of how many.
+    pub total: Option<u64>,
+    /// Of what.
+    pub unit: Option<String>,
+    /// In words.
+    pub message: Option<String>,
+}
+
+/// Told about progress. Runs on the connection's task: it must not block.
+pub(crate) type OnProgress = Arc<dyn Fn(Progress) + Send + Sync>;
+
+/// What the keeper must know.
+#[derive(Debug)]
+pub(crate) enum News {
+    Hello(Welcome),
+    Stuck,
+    Retire(String),
+    /// The conversation is over. Last.
+    Over(Over),
+}
+
+/// What a call waits with.
+#[derive(Default)]
+pub(crate) struct Waiter {
+    pub(crate) on_progress: Option<OnProgress>,
+    /// Proof of a running call. It lives here and not in the caller's future, so
+    /// it is given back when the plugin has answered and not when the caller leaves.
+    #[expect(dead_code, reason = "it is held, not read")]
+    pub(crate) permit: Option<OwnedSemaphorePermit>,
+    /// The same for the plugin's count of calls in the house.
+    pub(crate) place: Option<Place>,
+}
+
+struct Waiting {
+    reply: oneshot::Sender<Result<Bytes, Failure>>,
+    waiter: Waiter,
+}
+
+/// A handle on a connection. Cheap to clone.
+#[derive(Clone)]
+pub(crate) struct Link(Arc<Shared>);
+
+struct Shared {
+    state: Mutex<State>,
+    /// Wakes the I/O task: there is something to write, an earlier deadline, or the end.
+    wake: Notify,
+    /// As many permits as calls may run. Closed when the conversation is over.
+    slots: Arc<Semaphore>,
+    epoch: Instant,
+    plugin: Arc<str>,
+    facts: Facts,
+}
+
+struct State {
+    conversation: Conversation,
+    waiting: HashMap<CallId, Waiting>,
+    stdin: Option<Arc<pipe::Sender>>,
+    accepting: bool,
+    /// What the I/O task sleeps until.
+    armed: Tick,
+    /// Since when no call is open.
+    quiet_since: Instant,
+    /// When to give up on a plugin that closed its stdin.
+    deaf_until: Option<Instant>,
+    large: bool,
+    retiring: bool,
+    logs: Logs,
+}
+
+/// Log notes in the current second.
+struct Logs {
+    second: Instant,
+    passed: u32,
+    dropped: u64,
+}
+
+impl std::fmt::Debug for Link {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Link({})", self.0.plugin)
+    }
+}
+
+/// Why a call was not sent. Nothing of it has left.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum NotSent {
+    /// This connection takes no more calls; another may.
+    Closed,
+    /// The arguments make a frame larger than the plugin accepts.
+    TooLarge { size: usize, max: u32 },
+}
+
+impl Link {
+    /// Starts talking. Returns the handle, the news for the keeper, and the I/O
+    /// task, which the keeper owns.
+    pub(crate) fn connect(
+        plugin: Arc<str>,
+        facts: Facts,
+        announce: Announce,
+        stdin: pipe::Sender,
+        stdout: pipe::Receiver,
+    ) -> (Self, mpsc::UnboundedReceiver<News>, impl Future<Output = ()> + Send) {
+        let now = Instant::now();
+        let state = State {
+            conversation: Conversation::host(announce, Tick(0)),
+            waiting: HashMap::new(),
+            stdin: Some(Arc::new(stdin)),
+            accepting: false,
+            armed: Tick(0),
+            quiet_since: now,
+            deaf_until: None,
+            large: false,
+            retiring: false,
+            logs: Logs { second: now, passed: 0, dropped: 0 },
+        };
+        let link = Self(Arc::new(Shared {
+            state: Mutex::new(state),
+            wake: Notify::new(),
+            slots: Arc::new(Semaphore::new(0)),
+            epoch: now,
+            plugin,
+            facts,
+        }));
+        // Unbounded and small: HELLO, one retirement, one Stuck for each call, one end.
+        let (news, inbox) = mpsc::unbounded_channel();
+        let io = link.clone().run(stdout, news);
+        (link, inbox, io)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // A panic of ours under the lock is a bug that must not take other calls along.
+        self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn now(&self) -> Tick {
+        Tick(u64::try_from(self.0.epoch.elapsed().as_millis()).unwrap_or(u64::MAX))
+    }
+
+    /// What both sides use.
+    pub(crate) fn features(&self) -> Features {
+        self.lock().conversation.features()
+    }
+
+    /// How many calls the plugin accepts at once.
+    pub(crate) fn peer_calls(&self) -> usize {
+        self.lock().conversation.peer_limits().calls.into()
+    }
+
+    /// Lets calls through, `width` at once.
+    pub(crate) fn open(&self, width: usize) {
+        self.lock().accepting = true;
+        self.0.slots.add_permits(width);
+    }
+
+    /// Lets calls through again after [`Self::quiesce`] or [`Self::refuse`].
+    pub(crate) fn reopen(&self) {
+        self.lock().accepting = true;
+    }
+
+    /// Takes no more calls. Those that are running go on.
+    pub(crate) fn refuse(&self) {
+        self.lock().accepting = false;
+    }
+
+    /// Takes no more calls, if none is open: the decision and the shutting are one
+    /// step, so no call can slip in between. \[R-LC-15\]
+    pub(crate) fn quiesce(&self) -> bool {
+        let mut state = self.lock();
+        let quiet = state.conversation.open_calls() == 0;
+        if quiet {
+            state.accepting = false;
+        }
+        quiet
+    }
+
+    /// For how long no call has been open; `None` while one is.
+    pub(crate) fn quiet_for(&self) -> Option<Duration> {
+        let state = self.lock();
+        (state.conversation.open_calls() == 0).then(|| state.quiet_since.elapsed())
+    }
+
+    /// Waits for a slot. `None` if the conversation ended first.
+    pub(crate) async fn slot(&self) -> Option<OwnedSemaphorePermit> {
+        Arc::clone(&self.0.slots).acquire_owned().await.ok()
+    }
+
+    /// A call for a tool: only while calls are let through.
+    ///
+    /// # Errors
+    /// Why not, and the waiter back.
+    pub(crate) fn call(
+        &self,
+        call: &Outgoing<'_>,
+        waiter: Waiter,
+    ) -> Result<Pending, (NotSent, Waiter)> {
+        let state = self.lock();
+        if !state.accepting {
+            return Err((NotSent::Closed, waiter));
+        }
+        self.send(state, call, waiter)
+    }
+
+    /// A lifecycle step, which needs no slot and no open gate.
+    pub(crate) fn step(&self, call: &Outgoing<'_>) -> Result<Pending, NotSent> {
+        self.send(self.lock(), call, Waiter::default()).map_err(|(why, _)| why)
+    }
+
+    fn send(
+        &self,
+        mut state: MutexGuard<'_, State>,
+        call: &Outgoing<'_>,
+        waiter: Waiter,
+    ) -> Result<Pending, (NotSent, Waiter)> {
+        let id = match state.conversation.call(call, self.now()) {
+            Ok(id) => id,
+            Err(Misuse::TooLarge { size, max }) => {
+                return Err((NotSent::TooLarge { size, max }, waiter));
+            }
+            Err(_) => return Err((NotSent::Closed, waiter)),
+        };
+        let (reply, answer) = oneshot::channel();
+        state.waiting.insert(id, Waiting { reply, waiter });
+        if LARGE_BODY <= call.body.len() {
+            state.grow_pipe();
+        }
+        // Alone, the shortest way is to write at once. In company, the I/O task
+        // writes for all.
+        if state.waiting.len() == 1 {
+            state.flush();
+        }
+        let earlier = state.conversation.deadline().is_some_and(|at| at < state.armed);
+        if earlier || !state.conversation.outbox().is_empty() {
+            self.0.wake.notify_one();
+        }
+        Ok(Pending { link: self.clone(), id, answer, done: false })
+    }
+
+    fn cancel(&self, id: CallId) {
+        let mut state = self.lock();
+        let now = self.now();
+        state.conversation.cancel(id, CancelReason::User, now);
+        state.flush();
+        self.0.wake.notify_one();
+    }
+
+    /// Gives up every call that is still open, for a shutdown that will not wait.
+    pub(crate) fn cancel_all(&self) {
+        let mut state = self.lock();
+        let now = self.now();
+        let ids: Vec<CallId> = state.waiting.keys().copied().collect();
+        for id in ids {
+            state.conversation.cancel(id, CancelReason::Shutdown, now);
+        }
+        state.flush();
+        self.0.wake.notify_one();
+    }
+
+    /// Says CLOSE; open calls are lost.
+    pub(crate) fn close(&self, code: Close) {
+        let mut state = self.lock();
+        state.accepting = false;
+        state.conversation.close(code, None);
+        self.settle(state, None);
+        self.0.wake.notify_one();
+    }
+
+    /// Closes the plugin's stdin. What is unwritten is lost.
+    pub(crate) fn sever(&self) {
+        let mut state = self.lock();
+        state.accepting = false;
+        state.stdin = None;
+        drop(state);
+        self.0.slots.close();
+        self.0.wake.notify_one();
+    }
+
+    /// The conversation ends here for us, whatever the plugin still does.
+    pub(crate) fn abandon(&self) {
+        let mut state = self.lock();
+        state.accepting = false;
+        state.stdin = None;
+        state.conversation.eof();
+        self.settle(state, None);
+        self.0.slots.close();
+    }
+
+    /// Hands out everything that the conversation has to tell, then writes what it
+    /// wants written. The end of the conversation is returned.
+    fn settle(
+        &self,
+        mut state: MutexGuard<'_, State>,
+        news: Option<&mpsc::UnboundedSender<News>>,
+    ) -> Option<Over> {
+        let mut progress = Vec::new();
+        let mut over = None;
+        let tell = |it| {
+            if let Some(news) = news {
+                // Fails only if the keeper is gone, and then nobody needs to know.
+                news.send(it).ok();
+            }
+        };
+        while let Some(event) = state.conversation.poll() {
+            match event {
+                Event::Hello(welcome) => tell(News::Hello(welcome)),
+                Event::Ended { id, outcome } => state.ended(id, outcome),
+                Event::Released { id } => {
+                    state.waiting.remove(&id);
+                    state.rest();
+                }
+                Event::Stuck { .. } => tell(News::Stuck),
+                Event::Note { id: Some(id), note: Note::Progress { n, total, unit, body } } => {
+                    let waiting = state.waiting.get(&id);
+                    if let Some(told) = waiting.and_then(|it| it.waiter.on_progress.clone()) {
+                        let message = contract::read_message(&body);
+                        progress.push((told, Progress { n, total, unit, message }));
+                    }
+                }
+                Event::Note { note: Note::Log { level, event, .. }, .. } => {
+                    let (passed, dropped) = state.logs.admit();
+                    let plugin = || Arc::clone(&self.0.plugin);
+                    if 0 < dropped {
+                        let what = "log lines";
+                        self.0.facts.say(Fact::Dropped { plugin: plugin(), what, count: dropped });
+                    }
+                    if passed {
+                        let event = event[..event.floor_char_boundary(EVENT_NAME_MAX)].to_owned();
+                        self.0.facts.say(Fact::Log { plugin: plugin(), level, event });
+                    }
+                }
+                Event::Note { note: Note::Retire { reason }, .. } => {
+                    // Said once; more of it would only fill the keeper's inbox.
+                    if !std::mem::replace(&mut state.retiring, true) {
+                        tell(News::Retire(reason));
+                    }
+                }
+                // Nothing else happens on the host's side.
+                Event::Note { .. } | Event::Called(_) | Event::CancelRequested { .. } => {}
+                Event::Over(it) => over = Some(it),
+            }
+        }
+        state.flush();
+        drop(state);
+        // The author of this callback is the caller; it must not run under our lock.
+        for (told, progress) in progress {
+            told(progress);
+        }
+        over
+    }
+
+    /// The I/O task. Ends with the conversation.
+    async fn run(self, mut stdout: pipe::Receiver, news: mpsc::UnboundedSender<News>) {
+        // On several threads callers are still adding to the batch when this task
+        // wakes; one more turn lets them, and saves most of the writes.
+        let crowded = Handle::current().runtime_flavor() != RuntimeFlavor::CurrentThread;
+        let mut buffer = self.lock().conversation.take_buffer();
+        let mut sleep = pin!(sleep_until(self.0.epoch));
+        let over = loop {
+            let stdin = {
+                let mut state = self.lock();
+                let wake_at = self.arm(&mut state);
+                if wake_at < sleep.deadline() || sleep.is_elapsed() {
+                    sleep.as_mut().reset(wake_at);
+                }
+                let unwritten = !state.conversation.outbox().is_empty();
+                state.stdin.clone().filter(|_| unwritten)
+            };
+            // Waiting. Each arm is cancel safe and none touches the conversation.
+            let turn = tokio::select! {
+                biased;
+                read = stdout.read_buf(&mut buffer) => Turn::Read(read),
+                () = self.0.wake.notified() => Turn::Woken,
+                writable = writable(stdin.as_deref()) => Turn::Writable(writable),
+                () = &mut sleep => Turn::Tick,
+            };
+            drop(stdin);
+            if crowded && matches!(turn, Turn::Woken) {
+                tokio::task::yield_now().await;
+            }
+            // Acting. No await from here on, so each turn is whole.
+            let mut state = self.lock();
+            let now = self.now();
+            match turn {
+                Turn::Read(Ok(n)) if 0 < n => {
+                    state.conversation.put_buffer(buffer);
+                    state.conversation.received(now);
+                    buffer = state.conversation.take_buffer();
+                }
+                Turn::Read(_) => {
+                    state.conversation.put_buffer(std::mem::take(&mut buffer));
+                    state.conversation.eof();
+                }
+                Turn::Writable(Err(_)) => state.deaf(),
+                Turn::Tick => {
+                    state.conversation.tick(now);
+                    if state.deaf_until.is_some_and(|at| at <= Instant::now()) {
+                        state.conversation.eof();
+                    }
+                }
+                Turn::Woken | Turn::Writable(Ok(())) => {}
+            }
+            if let Some(over) = self.settle(state, Some(&news)) {
+                break over;
+            }
+        };
+        self.lock().accepting = false;
+        self.0.slots.close();
+        // Fails only if the keeper is gone.
+        news.send(News::Over(over)).ok();
+    }
+
+    /// Notes and returns when the I/O task must wake by itself.
+    fn arm(&self, state: &mut State) -> Instant {
+        let never = Tick(u64::from(u32::MAX));
+        state.armed = state.conversation.deadline().unwrap_or(never);
+        let at = self.0.epoch + Duration::from_millis(state.armed.0.min(never.0));
+        state.deaf_until.map_or(at, |deaf| at.min(deaf))
+    }
+}
+
+/// Everything that can wake the I/O task. The list is closed.
+enum Turn {
+    Read(io::Result<usize>),
+    Writable(io::Result<()>),
+    Woken,
+    Tick,
+}
+
+/// Waits for room in the pipe; without anything to write, for ever.
+async fn writable(stdin: Option<&pipe::Sender>) -> io::Result<()> {
+    match stdin {
+        Some(stdin) => stdin.writable().await,
+        None => std::future::pending().await,
+    }
+}
+
+impl State {
+    /// Writes as much as the pipe takes without waiting.
+    fn flush(&mut self) {
+        let outbox = self.conversation.outbox();
+        while !outbox.is_empty() {
+            let Some(stdin) = &self.stdin else { return };
+            let (pieces, count) = outbox.pieces::<16>();
+            let written = match count {
+                1 => stdin.try_write(pieces[0]),
+                _ => stdin.try_write_vectored(&pieces.map(IoSlice::new)[..count]),
+            };
+            match written {
+                Ok(n) => outbox.advance(n),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
+                Err(_) => return self.deaf(),
+            }
+        }
+    }
+
+    /// The plugin reads no more. What it has already said still counts.
+    fn deaf(&mut self) {
+        self.stdin = None;
+        self.accepting = false;
+        self.deaf_until = Some(Instant::now() + DEAF_GRACE);
+    }
+
+    fn ended(&mut self, id: CallId, outcome: Result<Bytes, Failure>) {
+        match outcome {
+            // Answered to the caller, and still running in the plugin: the slot stays.
+            Err(Failure::Expired { .. }) => {
+                if let Some(waiting) = self.waiting.get_mut(&id) {
+                    let (spare, _) = oneshot::channel();
+                    // Fails only if the caller has left.
+                    std::mem::replace(&mut waiting.reply, spare).send(outcome).ok();
+                }
+            }
+            outcome => {
+                if let Some(waiting) = self.waiting.remove(&id) {
+                    waiting.reply.send(outcome).ok();
+                }
+                self.rest();
+            }
+        }
+    }
+
+    /// Notes since when nothing is open.
+    fn rest(&mut self) {
+        if self.conversation.open_calls() == 0 {
+            self.quiet_since = Instant::now();
+        }
+    }
+
+    fn grow_pipe(&mut self) {
+        if let (false, Some(stdin)) = (self.large, &self.stdin) {
+            self.large = true;
+            #[cfg(target_os = "linux")]
+            fcntl(&**stdin, FcntlArg::F_SETPIPE_SZ(LARGE_PIPE)).ok();
+        }
+    }
+}
+
+impl Logs {
+    /// Whether one more may pass, and how many were dropped in the second before.
+    fn admit(&mut self) -> (bool, u64) {
+        let now = Instant::now();
+        let mut dropped = 0;
+        if Duration::from_secs(1) <= now - self.second {
+            dropped = std::mem::take(&mut self.dropped);
+            (self.second, self.passed) = (now, 0);
+        }
+        let passes = self.passed < LOGS_PER_SECOND;
+        if passes {
+            self.passed += 1;
+        } else {
+            self.dropped += 1;
+        }
+        (passes, dropped)
+    }
+}
+
+/// A call that has been sent. Dropping it before its answer cancels it.
+#[derive(Debug)]
+pub(crate) struct Pending {
+    link: Link,
+    id: CallId,
+    answer: oneshot::Receiver<Result<Bytes, Failure>>,
+    done: bool,
+}
+
+impl Future for Pending {
+    type Output = Result<Bytes, Failure>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let answer = ready!(Pin::new(&mut self.answer).poll(cx));
+        self.done = true;
+        // The conversation answers every call, so a lost sender can only mean that
+        // the link itself was dropped.
+        Poll::Ready(answer.unwrap_or(Err(Failure::Lost { sent: true })))
+    }
+}
+
+impl Drop for Pending {
+    fn drop(&mut self) {
+        if !self.done {
+            self.link.cancel(self.id);
+        }
+    }
+}

@@ -1,0 +1,327 @@
+//! Why a thing is as it is: one type for errors, events, status and `why`.
+//!
+//! A reason is decided from evidence (our own ledger of kills, the exit status,
+//! the conversation's end) and never guessed from one signal number.
+
+use std::{fmt, time::Duration};
+
+use plugbay_protocol::{Close, Code, Violation};
+use serde::Serialize;
+
+/// Bytes that belong to a tenant or come from a plugin's stderr. They can be
+/// moved and shown to an operator, and not be printed by accident.
+#[derive(Clone, PartialEq, Eq, Default)]
+pub struct Private(pub String);
+
+impl fmt::Debug for Private {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("[private]")
+    }
+}
+
+/// Why a plugin is in the state it is in.
+///
+/// `Display` is one sentence without a full stop, fit to follow the plugin's name
+/// ("greeter *wrote text where a frame was due*"). It never contains what a
+/// plugin printed: see [`Reason::private`] for that.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Reason {
+    /// Nothing has happened yet.
+    NotStarted,
+    /// It answers calls.
+    Running,
+    /// It is on its way up.
+    StartingUp,
+    /// Nobody has used it for a while; a call wakes it.
+    IdleStop,
+    /// The operator stopped it.
+    StoppedByOperator,
+    /// The operator asked for a new start.
+    RestartedByOperator,
+    /// The supervisor is going down.
+    Shutdown,
+    /// The manifest says `enabled = false`.
+    Disabled,
+    /// It asked to be replaced; its own word for why.
+    Retired {
+        /// `memory`, `upgrade`, `max_calls`, `error` or another word.
+        word: String,
+    },
+    /// The operating system would not start the program.
+    SpawnFailed {
+        /// The program.
+        program: String,
+        /// What the system said.
+        error: String,
+    },
+    /// No HELLO in time.
+    NoHello {
+        /// How long we waited.
+        waited: Duration,
+        /// Whether the process was still there.
+        alive: bool,
+    },
+    /// Text, or other bytes, where a frame was due.
+    NotAFrame {
+        /// The first of them.
+        found: Private,
+        /// Whether hands had been shaken.
+        greeted: bool,
+    },
+    /// It broke the protocol in another way.
+    Violation {
+        /// Which rule.
+        violation: Violation,
+    },
+    /// It said CLOSE with an error.
+    ClosedWith {
+        /// Its code.
+        code: Close,
+        /// Its words.
+        message: Private,
+    },
+    /// No protocol version in common.
+    VersionUnsupported {
+        /// What it speaks.
+        supported: Vec<u64>,
+    },
+    /// The handshake differs from the manifest.
+    ManifestDiffers {
+        /// In what.
+        what: String,
+    },
+    /// `plugin.activate` failed.
+    ActivateFailed {
+        /// Its code.
+        code: Code,
+        /// The exact condition, if it named one.
+        reason: Option<String>,
+        /// Its words.
+        message: Private,
+    },
+    /// `plugin.activate` was not answered in time.
+    ActivateTimeout {
+        /// How long we waited.
+        waited: Duration,
+    },
+    /// A cancelled call was not ended within the grace.
+    CallStuck {
+        /// The grace.
+        waited: Duration,
+    },
+    /// Not one byte after a PING.
+    Silent {
+        /// How long.
+        waited: Duration,
+    },
+    /// It closed its end of the pipe and went on living.
+    ClosedStdout,
+    /// It exited by itself.
+    Exited {
+        /// Its status.
+        code: i32,
+        /// Whether it had been active.
+        active: bool,
+    },
+    /// A signal that we did not send ended it.
+    Signalled {
+        /// The signal.
+        signal: i32,
+        /// Whether it dumped core.
+        core: bool,
+    },
+    /// Somebody else collected its exit status.
+    StatusLost,
+    /// It died more often than its budget forgives. Holds the last death.
+    Quarantined {
+        /// Deaths counted.
+        deaths: u32,
+        /// Within this time.
+        within: Duration,
+        /// The last one.
+        last: Box<Reason>,
+    },
+    /// SIGKILL did not end it in time.
+    Unkillable {
+        /// How long ago the signal was sent.
+        waited: Duration,
+    },
+    /// The supervisor itself failed; a fault of ours.
+    Internal {
+        /// What failed.
+        what: String,
+    },
+}
+
+impl Reason {
+    /// A stable word for it, for programs.
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Self::NotStarted => "not_started",
+            Self::Running => "running",
+            Self::StartingUp => "starting",
+            Self::IdleStop => "idle_stop",
+            Self::StoppedByOperator => "stopped",
+            Self::RestartedByOperator => "restarted",
+            Self::Shutdown => "shutdown",
+            Self::Disabled => "disabled",
+            Self::Retired { .. } => "retired",
+            Self::SpawnFailed { .. } => "spawn_failed",
+            Self::NoHello { .. } => "no_hello",
+            Self::NotAFrame { .. } => "not_a_frame",
+            Self::Violation { .. } => "violation",
+            Self::ClosedWith { .. } => "closed",
+            Self::VersionUnsupported { .. } => "version_unsupported",
+            Self::ManifestDiffers { .. } => "manifest_differs",
+            Self::ActivateFailed { .. } => "activate_failed",
+            Self::ActivateTimeout { .. } => "activate_timeout",
+            Self::CallStuck { .. } => "call_stuck",
+            Self::Silent { .. } => "silent",
+            Self::ClosedStdout => "closed_stdout",
+            Self::Exited { .. } => "exited",
+            Self::Signalled { .. } => "signalled",
+            Self::StatusLost => "status_lost",
+            Self::Quarantined { .. } => "quarantined",
+            Self::Unkillable { .. } => "unkillable",
+            Self::Internal { .. } => "internal",
+        }
+    }
+
+    /// The code whose page explains it, if it is something to mend.
+    pub fn code(&self) -> Option<&'static str> {
+        Some(match self {
+            Self::SpawnFailed { .. } => "PB0510",
+            Self::NoHello { .. } => "PB0401",
+            Self::NotAFrame { .. } => "PB0421",
+            Self::Violation { .. } | Self::ClosedWith { .. } => "PB0422",
+            Self::VersionUnsupported { .. } => "PB0423",
+            Self::ManifestDiffers { .. } => "PB0424",
+            Self::ActivateFailed { .. } | Self::ActivateTimeout { .. } => "PB0425",
+            Self::Quarantined { .. } => "PB0509",
+            Self::Internal { .. } => "PB0901",
+            Self::CallStuck { .. }
+            | Self::Silent { .. }
+            | Self::ClosedStdout
+            | Self::Exited { .. }
+            | Self::Signalled { .. }
+            | Self::StatusLost
+            | Self::Unkillable { .. } => "PB0507",
+            _ => return None,
+        })
+    }
+
+    /// Whether a new start would end the same way, so that none is tried.
+    pub fn is_permanent(&self) -> bool {
+        matches!(
+            self,
+            Self::VersionUnsupported { .. }
+                | Self::ManifestDiffers { .. }
+                | Self::Unkillable { .. }
+                | Self::ActivateFailed { code: Code::InvalidArgument | Code::PermissionDenied, .. }
+        )
+    }
+
+    /// What the plugin printed or said, for the operator's eyes only.
+    pub fn private(&self) -> Option<&str> {
+        let text = match self {
+            Self::NotAFrame { found, .. } => found,
+            Self::ClosedWith { message, .. } | Self::ActivateFailed { message, .. } => message,
+            Self::Quarantined { last, .. } => return last.private(),
+            _ => return None,
+        };
+        Some(&text.0).filter(|text| !text.is_empty()).map(String::as_str)
+    }
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NotStarted => write!(f, "has not been started yet; a call wakes it"),
+            Self::Running => write!(f, "is running"),
+            Self::StartingUp => write!(f, "is starting"),
+            Self::IdleStop => write!(f, "was stopped because nobody used it; a call wakes it"),
+            Self::StoppedByOperator => write!(f, "was stopped by the operator"),
+            Self::RestartedByOperator => write!(f, "is being restarted by the operator"),
+            Self::Shutdown => write!(f, "was stopped because the supervisor is going down"),
+            Self::Disabled => write!(f, "is disabled in the manifest"),
+            Self::Retired { word } => write!(f, "asked to be replaced ({word})"),
+            Self::SpawnFailed { program, error } => {
+                write!(f, "could not be started: {program}: {error}")
+            }
+            Self::NoHello { waited, alive: true } => {
+                write!(f, "did not say HELLO within {waited:?} and was stopped")
+            }
+            Self::NoHello { alive: false, .. } => {
+                write!(f, "closed its stdout before it said HELLO")
+            }
+            Self::NotAFrame { greeted: false, .. } => {
+                write!(
+                    f,
+                    "wrote text or other bytes to stdout before its HELLO; stdout carries frames only"
+                )
+            }
+            Self::NotAFrame { greeted: true, .. } => {
+                write!(
+                    f,
+                    "wrote text or other bytes to stdout between frames; stdout carries frames only"
+                )
+            }
+            Self::Violation { violation } => write!(f, "broke the protocol: {violation}"),
+            Self::ClosedWith { code, .. } => {
+                write!(f, "ended the conversation with CLOSE {}", code.as_str())
+            }
+            Self::VersionUnsupported { supported } if supported.is_empty() => {
+                write!(f, "speaks no version of the protocol that we speak (we speak 1)")
+            }
+            Self::VersionUnsupported { supported } => {
+                write!(f, "speaks version {supported:?} of the protocol; we speak 1")
+            }
+            Self::ManifestDiffers { what } => write!(f, "differs from its manifest: {what}"),
+            Self::ActivateFailed { code, reason, .. } => {
+                write!(f, "refused to be activated: {}", code.as_str())?;
+                reason.as_ref().map_or(Ok(()), |reason| write!(f, " ({reason})"))
+            }
+            Self::ActivateTimeout { waited } => {
+                write!(f, "did not answer plugin.activate within {waited:?}")
+            }
+            Self::CallStuck { waited } => {
+                write!(f, "did not end a cancelled call within {waited:?} and was stopped")
+            }
+            Self::Silent { waited } => write!(f, "showed no sign of life for {waited:?}"),
+            Self::ClosedStdout => write!(f, "closed its stdout and went on living"),
+            Self::Exited { code, active: true } => write!(f, "exited with status {code}"),
+            Self::Exited { code, active: false } => {
+                write!(f, "exited with status {code} before it was ready")
+            }
+            Self::Signalled { signal, core } => {
+                let name = nix::sys::signal::Signal::try_from(*signal)
+                    .map_or_else(|_| format!("signal {signal}"), |signal| signal.to_string());
+                write!(f, "was ended by {name}{}", if *core { " and dumped core" } else { "" })
+            }
+            Self::StatusLost => write!(f, "is gone, and something else collected its exit status"),
+            Self::Quarantined { deaths, within, last } => {
+                write!(
+                    f,
+                    "is quarantined after {deaths} deaths within {within:?}; the last time it {last}"
+                )
+            }
+            Self::Unkillable { waited } => {
+                write!(f, "is still there {waited:?} after SIGKILL")
+            }
+            Self::Internal { what } => write!(f, "met a fault of plugbay's own: {what}"),
+        }
+    }
+}
+
+impl Serialize for Reason {
+    /// `{kind, code, text}`; nothing private.
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        use serde::ser::SerializeStruct;
+        let mut out = serializer.serialize_struct("Reason", 3)?;
+        out.serialize_field("kind", self.kind())?;
+        out.serialize_field("code", &self.code())?;
+        out.serialize_field("text", &self.to_string())?;
+        out.end()
+    }
+}

@@ -1,0 +1,786 @@
+//! The registry: what an agent loop sees and calls.
+//!
+//! Reads take an immutable snapshot; changes swap it whole. Names are protected:
+//! a local tool's name cannot be taken, and where two plugins want one name,
+//! neither gets it. Entries stay listed while their plugin sleeps.
+
+use std::{
+    collections::BTreeMap,
+    fmt,
+    panic::AssertUnwindSafe,
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use arc_swap::ArcSwap;
+use bytes::Bytes;
+use futures::{FutureExt, future::BoxFuture};
+use governor::{DefaultDirectRateLimiter, clock::Clock};
+use jsonschema::Validator;
+use plugbay_protocol::{Budget, Failure, Features, Outgoing, Retry, contract::ToolCall};
+use serde::Serialize;
+use serde_json::Value;
+use tokio::{
+    sync::{mpsc, watch},
+    time::{Instant, timeout_at},
+};
+
+use crate::{
+    call::{Call, Caller, Output},
+    error::{CallError, Ran, Rule},
+    fact::{Fact, Facts},
+    gate::{self, House, Place, Refusal, Snapshot},
+    keeper::Order,
+    life::Life,
+    link::{NotSent, Waiter},
+    local::LocalTool,
+    plan::{Approval, Effect, PluginPlan, ToolPlan},
+    reason::Private,
+    status::{Condition, State},
+    stderr::{LastWords, last_words},
+};
+
+/// How many problems of one call's arguments are told.
+const PROBLEMS_MAX: usize = 8;
+/// How much of the last words goes into an error.
+pub(crate) const LAST_WORDS_MAX: usize = 2 << 10;
+/// How long a lost call waits to learn why it was lost.
+const VERDICT_GRACE: Duration = Duration::from_secs(4);
+/// How often a call that was refused unrun is sent to the next process.
+const RESENDS_MAX: u32 = 3;
+
+/// What every part of the supervisor knows of one plugin.
+pub(crate) struct Cell {
+    pub(crate) name: Arc<str>,
+    pub(crate) plan: Arc<PluginPlan>,
+    pub(crate) condition: watch::Sender<Condition>,
+    pub(crate) orders: mpsc::UnboundedSender<Order>,
+    pub(crate) house: House,
+    pub(crate) rate: Option<DefaultDirectRateLimiter>,
+    pub(crate) tail: LastWords,
+}
+
+impl Cell {
+    /// Calls that may be running or waiting at once.
+    fn inside_max(&self) -> usize {
+        self.plan.limits.concurrency + self.plan.limits.queue
+    }
+
+    pub(crate) fn last_words(&self) -> Private {
+        last_words(&self.tail, LAST_WORDS_MAX)
+    }
+}
+
+/// Whose tool an entry is.
+enum Source {
+    Plugin(Arc<Cell>),
+    Local(LocalTool),
+}
+
+/// One tool, as listed.
+struct Entry {
+    name: Arc<str>,
+    tool: ToolPlan,
+    source: Source,
+    arguments: Validator,
+    result: Option<Validator>,
+    generation: u64,
+}
+
+impl Entry {
+    fn owner(&self) -> Option<&Arc<Cell>> {
+        match &self.source {
+            Source::Plugin(cell) => Some(cell),
+            Source::Local(_) => None,
+        }
+    }
+
+    fn approval(&self) -> Approval {
+        match &self.source {
+            Source::Plugin(cell) => cell.plan.approve.rule(self.tool.effect),
+            Source::Local(_) => Approval::Allow,
+        }
+    }
+}
+
+/// A tool as an agent loop sees it.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct ToolInfo {
+    /// Its name; every model API accepts it.
+    pub name: String,
+    /// One or two sentences for the model.
+    pub description: String,
+    /// JSON Schema 2020-12 of the arguments.
+    pub input_schema: Value,
+    /// JSON Schema 2020-12 of `data` in the result, if promised.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub output_schema: Option<Value>,
+    /// What a call does to the world.
+    #[serde(serialize_with = "effect_word")]
+    pub effect: Effect,
+    /// Whether a call that may have run may be sent again.
+    pub idempotent: bool,
+    /// The state of its plugin; a local tool is always active.
+    pub state: State,
+    /// The plugin it belongs to; `None` for a local tool.
+    pub plugin: Option<String>,
+    /// Increases whenever the tool under this name changes.
+    pub generation: u64,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "the signature is serde's")]
+fn effect_word<S: serde::Serializer>(effect: &Effect, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_str(effect.as_str())
+}
+
+/// A question that needs a yes before a call goes ahead.
+#[derive(Clone, Debug)]
+pub struct Question {
+    /// Who wants to call.
+    pub caller: String,
+    /// Which tool.
+    pub tool: String,
+    /// What the tool does to the world.
+    pub effect: Effect,
+    /// With which arguments.
+    pub args: Value,
+}
+
+/// Answers questions. An approver that panics or is dropped says no.
+pub type Approver = Arc<dyn Fn(Question) -> BoxFuture<'static, bool> + Send + Sync>;
+
+/// A name that is taken.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{name:?} cannot be added: {why}")]
+pub struct Refused {
+    /// The name.
+    pub name: String,
+    /// Why.
+    pub why: String,
+}
+
+/// Everything that wants a name.
+#[derive(Default)]
+struct Table {
+    /// All who want it, in order of arrival.
+    wanted: BTreeMap<Arc<str>, Vec<Arc<Entry>>>,
+}
+
+impl Table {
+    /// The entry under this name: a local tool's, or the one plugin's that wants it.
+    fn get(&self, name: &str) -> Option<&Arc<Entry>> {
+        Self::winner(self.wanted.get(name)?)
+    }
+
+    fn winner(claims: &[Arc<Entry>]) -> Option<&Arc<Entry>> {
+        let local = claims.iter().find(|entry| entry.owner().is_none());
+        local.or(match claims {
+            [only] => Some(only),
+            _ => None,
+        })
+    }
+
+    fn listed(&self) -> impl Iterator<Item = &Arc<Entry>> {
+        self.wanted.values().filter_map(|claims| Self::winner(claims))
+    }
+}
+
+/// A handle on the registry. Cheap to clone, lock-free to read.
+#[derive(Clone)]
+pub struct Registry(Arc<Inner>);
+
+struct Inner {
+    table: ArcSwap<Table>,
+    /// Held while the table is rebuilt.
+    changing: Mutex<()>,
+    generation: AtomicU64,
+    calls: AtomicU64,
+    facts: Facts,
+    approver: Option<Approver>,
+}
+
+impl fmt::Debug for Registry {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let names =
+            self.0.table.load().listed().map(|entry| entry.name.clone()).collect::<Vec<_>>();
+        f.debug_tuple("Registry").field(&names).finish()
+    }
+}
+
+impl Registry {
+    pub(crate) fn new(facts: Facts, approver: Option<Approver>) -> Self {
+        Self(Arc::new(Inner {
+            table: ArcSwap::default(),
+            changing: Mutex::new(()),
+            generation: AtomicU64::new(1),
+            calls: AtomicU64::new(1),
+            facts,
+            approver,
+        }))
+    }
+
+    /// The tools that this caller may use, in order of their names.
+    pub fn tools(&self, caller: &Caller) -> Vec<ToolInfo> {
+        let table = self.0.table.load();
+        let allowed = table.listed().filter(|entry| caller.may_use(&entry.name));
+        allowed.map(|entry| Self::info(entry)).collect()
+    }
+
+    /// One tool, if it is listed.
+    pub fn tool(&self, name: &str) -> Option<ToolInfo> {
+        self.0.table.load().get(name).map(|entry| Self::info(entry))
+    }
+
+    fn info(entry: &Entry) -> ToolInfo {
+        let tool = &entry.tool;
+        ToolInfo {
+            name: entry.name.to_string(),
+            description: tool.description.clone(),
+            input_schema: tool.input_schema.clone(),
+            output_schema: tool.output_schema.clone(),
+            effect: tool.effect,
+            idempotent: tool.idempotent,
+            state: entry.owner().map_or(State::Active, |cell| cell.condition.borrow().state()),
+            plugin: entry.owner().map(|cell| cell.name.to_string()),
+            generation: entry.generation,
+        }
+    }
+
+    /// Adds a local tool. Its name is its own from now on.
+    ///
+    /// # Errors
+    /// The name is taken or no portable name, or the schema is no JSON Schema.
+    pub fn add(&self, local: LocalTool) -> Result<(), Refused> {
+        let name: Arc<str> = local.tool.name.as_str().into();
+        let refused = |why| Refused { name: name.to_string(), why };
+        let tool = local.tool.clone();
+        let entry = self.entry(Arc::clone(&name), tool, Source::Local(local)).map_err(refused)?;
+        self.change(|table| {
+            if let Some(other) = table.get(&name) {
+                let whose = other
+                    .owner()
+                    .map_or("a local tool".to_owned(), |cell| format!("plugin {:?}", &*cell.name));
+                return Err(refused(format!("{whose} has that name")));
+            }
+            table.wanted.entry(Arc::clone(&name)).or_default().push(Arc::new(entry));
+            Ok(())
+        })
+    }
+
+    /// Puts a plugin's tools in the place of those it had.
+    pub(crate) fn set_tools(&self, cell: &Arc<Cell>, tools: &[ToolPlan]) {
+        let mut entries = Vec::new();
+        for tool in tools {
+            let name: Arc<str> = match &cell.plan.prefix {
+                Some(prefix) => format!("{prefix}_{}", tool.name).into(),
+                None => tool.name.as_str().into(),
+            };
+            match self.entry(Arc::clone(&name), tool.clone(), Source::Plugin(Arc::clone(cell))) {
+                Ok(entry) => entries.push(Arc::new(entry)),
+                Err(why) => self.withhold(&name, cell, why),
+            }
+        }
+        self.change(|table| {
+            let old = std::mem::take(&mut table.wanted);
+            for (name, mut claims) in old {
+                claims.retain(|it| !it.owner().is_some_and(|owner| Arc::ptr_eq(owner, cell)));
+                if !claims.is_empty() {
+                    table.wanted.insert(name, claims);
+                }
+            }
+            for entry in entries {
+                let claims = table.wanted.entry(Arc::clone(&entry.name)).or_default();
+                if let Some(other) = claims.first() {
+                    let whose = other.owner().map_or("a local tool".to_owned(), |cell| {
+                        format!("plugin {:?}", &*cell.name)
+                    });
+                    self.withhold(&entry.name, cell, format!("{whose} wants the same name"));
+                }
+                claims.push(entry);
+            }
+        });
+    }
+
+    fn entry(&self, name: Arc<str>, tool: ToolPlan, source: Source) -> Result<Entry, String> {
+        check_name(&name)?;
+        let arguments = compile(&tool.input_schema)?;
+        let result = tool.output_schema.as_ref().map(compile).transpose()?;
+        // The same tool again keeps its generation, so that a prompt cache holds.
+        let old = self.0.table.load();
+        let same = old.get(&name).filter(|it| it.tool == tool).map(|it| it.generation);
+        let generation = same.unwrap_or_else(|| self.0.generation.fetch_add(1, Ordering::Relaxed));
+        Ok(Entry { name, tool, source, arguments, result, generation })
+    }
+
+    fn withhold(&self, name: &str, cell: &Cell, why: String) {
+        let plugin = Arc::clone(&cell.name);
+        self.0.facts.say(Fact::Withheld { tool: name.to_owned(), plugin, why });
+    }
+
+    fn change<T>(&self, edit: impl FnOnce(&mut Table) -> T) -> T {
+        let _changing = self.0.changing.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut table = Table { wanted: self.0.table.load().wanted.clone() };
+        let result = edit(&mut table);
+        self.0.table.store(Arc::new(table));
+        result
+    }
+
+    /// Calls a tool. Dropping the future cancels the call; the plugin keeps the
+    /// slot until it has truly ended.
+    ///
+    /// # Errors
+    /// [`CallError`] says what happened, whether the tool ran, and what to do next.
+    pub async fn call(&self, caller: &Caller, call: Call) -> Result<Output, CallError> {
+        let entry = self.0.table.load().get(&call.tool).cloned();
+        let Some(entry) = entry else { return Err(self.not_found(caller, call.tool)) };
+        let mut seen = Seen::start(self, &entry.name, caller);
+        let result = self.checked_call(&entry, caller, call, &mut seen).await;
+        seen.end(&result);
+        result
+    }
+
+    fn not_found(&self, caller: &Caller, name: String) -> CallError {
+        let table = self.0.table.load();
+        let names = table.listed().map(|entry| &*entry.name).filter(|name| caller.may_use(name));
+        let near = names
+            .map(|known| (strsim::damerau_levenshtein(known, &name), known))
+            .filter(|(distance, known)| *distance <= 2.max(known.len() / 3))
+            .min()
+            .map(|(_, known)| known.to_owned());
+        CallError::NotFound { name, near }
+    }
+
+    async fn checked_call(
+        &self,
+        entry: &Entry,
+        caller: &Caller,
+        call: Call,
+        seen: &mut Seen,
+    ) -> Result<Output, CallError> {
+        let approval = entry.approval();
+        self.admit(entry, caller, &call, approval)?;
+        if approval == Approval::Ask && !caller.trusted {
+            self.ask(entry, caller, &call).await?;
+        }
+        match &entry.source {
+            Source::Local(local) => {
+                seen.started();
+                run_local(local, call).await
+            }
+            Source::Plugin(cell) => {
+                let full = || busy(cell, Refusal::Full);
+                let place = cell.house.enter(cell.inside_max()).ok_or_else(full)?;
+                let errand = Errand::new(entry, cell, call);
+                errand.run(place, seen).await
+            }
+        }
+    }
+
+    fn admit(
+        &self,
+        entry: &Entry,
+        caller: &Caller,
+        call: &Call,
+        approval: Approval,
+    ) -> Result<(), CallError> {
+        let cell = entry.owner();
+        let condition = cell.map(|cell| cell.condition.borrow().clone());
+        let snapshot = Snapshot {
+            caller: &caller.name,
+            allowed: caller.may_use(&entry.name),
+            effect: entry.tool.effect,
+            approval,
+            can_ask: caller.trusted || self.0.approver.is_some(),
+            wakes: condition.as_ref().is_none_or(|it| !it.disabled && it.life.wakes()),
+            inside: cell.map_or(0, |cell| cell.house.inside()),
+            inside_max: cell.map_or(usize::MAX, |cell| cell.inside_max()),
+            rate: None,
+        };
+        let problems = || problems(&entry.arguments, &call.args);
+        // The rate is asked only once the rest is well: a refused call costs nothing of it.
+        let rate = cell.and_then(|cell| cell.rate.as_ref());
+        let allowed = gate::admit(snapshot, Vec::new).and_then(|()| {
+            let wait = rate.and_then(|rate| {
+                let clock = governor::clock::DefaultClock::default();
+                rate.check().err().map(|not_until| not_until.wait_time_from(clock.now()))
+            });
+            gate::admit(Snapshot { rate: wait, ..snapshot }, problems)
+        });
+        allowed.map_err(|refusal| match (refusal, cell, condition) {
+            (Refusal::Denied(rule), ..) => CallError::Denied { tool: entry.name.to_string(), rule },
+            (Refusal::Inactive, Some(cell), Some(condition)) => inactive(cell, &condition),
+            (Refusal::BadArguments(problems), ..) => {
+                CallError::BadArguments { tool: entry.name.to_string(), problems }
+            }
+            (refusal, Some(cell), _) => busy(cell, refusal),
+            // A local tool is always active and never full.
+            (_, None, _) => CallError::NotFound { name: entry.name.to_string(), near: None },
+        })
+    }
+
+    async fn ask(&self, entry: &Entry, caller: &Caller, call: &Call) -> Result<(), CallError> {
+        let effect = entry.tool.effect;
+        let tool = entry.name.to_string();
+        let question = Question {
+            caller: caller.name.to_string(),
+            tool: tool.clone(),
+            effect,
+            args: call.args.clone(),
+        };
+        let approved = match &self.0.approver {
+            Some(approver) => {
+                let asked = AssertUnwindSafe(async { approver(question).await });
+                // Fails closed: a panic is a no.
+                asked.catch_unwind().await.unwrap_or(false)
+            }
+            None => false,
+        };
+        let denied = CallError::Denied { tool, rule: Rule::NotApproved { effect } };
+        if approved { Ok(()) } else { Err(denied) }
+    }
+}
+
+/// A name that every model API accepts. \[R-HS-10\]
+pub(crate) fn check_name(name: &str) -> Result<(), String> {
+    let portable = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-';
+    if !(1..=64).contains(&name.len()) {
+        return Err(format!("a name has 1 to 64 characters, this one {}", name.chars().count()));
+    }
+    if !name.starts_with(|c: char| c.is_ascii_alphabetic()) {
+        return Err("a name starts with a letter a-z or A-Z".into());
+    }
+    match name.chars().find(|&c| !portable(c)) {
+        Some(c) => Err(format!("a name has letters, digits, `_` and `-` only, and not {c:?}")),
+        None => Ok(()),
+    }
+}
+
+/// Compiles a tool's schema: JSON Schema 2020-12, an object at the root, nothing
+/// that would have to be fetched.
+pub(crate) fn compile(schema: &Value) -> Result<Validator, String> {
+    if schema.get("type").and_then(Value::as_str) != Some("object") {
+        return Err("the schema's root must say \"type\": \"object\"".into());
+    }
+    jsonschema::draft202012::new(schema)
+        .map_err(|error| format!("the schema is not valid: {error}"))
+}
+
+fn problems(arguments: &Validator, args: &Value) -> Vec<String> {
+    if arguments.is_valid(args) {
+        return Vec::new();
+    }
+    let errors = arguments.iter_errors(args).take(PROBLEMS_MAX);
+    let line = |error: jsonschema::ValidationError<'_>| {
+        let at = error.instance_path().to_string();
+        // The caller's own value may be long; the place and the rule are what help.
+        let mut text = error.to_string();
+        if 200 < text.len() {
+            text = error.masked().to_string();
+        }
+        if at.is_empty() { text } else { format!("{at}: {text}") }
+    };
+    errors.map(line).collect()
+}
+
+fn inactive(cell: &Cell, condition: &Condition) -> CallError {
+    CallError::Inactive {
+        plugin: Arc::clone(&cell.name),
+        state: condition.state(),
+        reason: Arc::clone(&condition.reason),
+        after: match condition.life {
+            Life::Backoff => condition.until.map(|at| at.saturating_duration_since(Instant::now())),
+            // On its way to a backoff of at least the first wait.
+            Life::Stopping(crate::life::Then::Backoff)
+            | Life::Draining(crate::life::Then::Backoff) => Some(cell.plan.restart.first),
+            _ => None,
+        },
+    }
+}
+
+fn busy(cell: &Cell, refusal: Refusal) -> CallError {
+    let limits = &cell.plan.limits;
+    let (why, after) = match refusal {
+        Refusal::Rate(wait) => (
+            format!("{} calls a minute are allowed", limits.calls_per_minute.unwrap_or_default()),
+            wait,
+        ),
+        _ => (
+            format!(
+                "{} calls run or may run at once and {} may wait",
+                limits.concurrency, limits.queue
+            ),
+            Duration::from_secs(1),
+        ),
+    };
+    CallError::Busy { plugin: Arc::clone(&cell.name), why, after }
+}
+
+async fn run_local(local: &LocalTool, call: Call) -> Result<Output, CallError> {
+    let plugin: Arc<str> = local.tool.name.as_str().into();
+    let budget = call.deadline.unwrap_or(crate::plan::Timeouts::default().call);
+    let run = AssertUnwindSafe(async { (local.run)(call.args).await }).catch_unwind();
+    match tokio::time::timeout(budget, run).await {
+        Ok(Ok(Ok(output))) => Ok(output),
+        Ok(Ok(Err(text))) => Ok(Output { is_error: true, ..Output::text_of(text) }),
+        Ok(Err(_panic)) => Err(CallError::Failed {
+            plugin,
+            fault: plugbay_protocol::Fault::new(plugbay_protocol::Code::Internal),
+        }),
+        Err(_elapsed) => Err(CallError::TimedOut {
+            plugin,
+            budget: Budget::Deadline,
+            waited: budget,
+            ran: Ran::Unknown,
+        }),
+    }
+}
+
+/// One call on its way to a plugin.
+struct Errand<'a> {
+    entry: &'a Entry,
+    cell: &'a Arc<Cell>,
+    call: Call,
+    body: Bytes,
+    began: Instant,
+}
+
+impl<'a> Errand<'a> {
+    fn new(entry: &'a Entry, cell: &'a Arc<Cell>, call: Call) -> Self {
+        Self { entry, cell, call, body: Bytes::new(), began: Instant::now() }
+    }
+
+    /// Wakes the plugin if need be, waits for a slot, sends, and waits for the answer.
+    async fn run(mut self, place: Place, seen: &mut Seen) -> Result<Output, CallError> {
+        let total = self.call.deadline.unwrap_or(self.cell.plan.timeouts.call);
+        let until = self.began + total;
+        self.body = encode(&self.entry.tool.name, std::mem::take(&mut self.call.args));
+        let mut place = Some(place);
+        let mut resends = 0;
+        loop {
+            let in_time = timeout_at(until, self.send(&mut place, until)).await;
+            let (run, pending) =
+                in_time.map_err(|_| self.timed_out(Budget::Deadline, total, Ran::No))??;
+            seen.started();
+            let answer = pending.await;
+            match answer {
+                Ok(body) => return self.read(&body),
+                Err(Failure::Expired { budget, ms, sent }) => {
+                    let ran = if sent { Ran::Unknown } else { Ran::No };
+                    let waited = match budget {
+                        Budget::Deadline => total,
+                        Budget::Idle => Duration::from_millis(ms),
+                    };
+                    return Err(self.timed_out(budget, waited, ran));
+                }
+                Err(Failure::Lost { sent }) => return Err(self.lost(run, sent).await),
+                // It crossed a drain on the wire and did not start: the next process takes it.
+                Err(Failure::Fault(fault))
+                    if fault.retry == Retry::Safe
+                        && resends < RESENDS_MAX
+                        && matches!(
+                            fault.reason.as_deref(),
+                            Some("pb.draining" | "pb.inactive")
+                        ) =>
+                {
+                    resends += 1;
+                    let full = || busy(self.cell, Refusal::Full);
+                    place = Some(self.cell.house.enter(self.cell.inside_max()).ok_or_else(full)?);
+                    // Its state is about to change; without this we would ask again at once.
+                    tokio::time::sleep(Duration::from_millis(fault.after.unwrap_or(10))).await;
+                }
+                Err(Failure::Fault(fault)) => {
+                    return Err(CallError::Failed { plugin: self.plugin(), fault });
+                }
+            }
+        }
+    }
+
+    fn plugin(&self) -> Arc<str> {
+        Arc::clone(&self.cell.name)
+    }
+
+    fn timed_out(&self, budget: Budget, waited: Duration, ran: Ran) -> CallError {
+        CallError::TimedOut { plugin: self.plugin(), budget, waited, ran }
+    }
+
+    /// Sends the call to the process that is up, waking one if none is.
+    async fn send(
+        &self,
+        place: &mut Option<Place>,
+        until: Instant,
+    ) -> Result<(u64, crate::link::Pending), CallError> {
+        let mut condition = self.cell.condition.subscribe();
+        // A start that fails after we came is ours to report, an old failure is not.
+        let mut waited = false;
+        loop {
+            let now = condition.borrow_and_update().clone();
+            if let (Life::Active, Some(link)) = (now.life, &now.link)
+                && let Some(permit) = link.slot().await
+            {
+                let (deadline, idle) = self.budgets(link.features(), until);
+                let outgoing = Outgoing {
+                    method: "tool.call",
+                    deadline: Some(deadline),
+                    idle,
+                    body: self.body.clone(),
+                };
+                let waiter = Waiter {
+                    on_progress: self.call.on_progress.clone(),
+                    permit: Some(permit),
+                    place: place.take(),
+                };
+                match link.call(&outgoing, waiter) {
+                    Ok(pending) => return Ok((now.starts, pending)),
+                    Err((NotSent::Closed, waiter)) => *place = waiter.place,
+                    Err((NotSent::TooLarge { size, max }, _)) => {
+                        let problems = vec![format!(
+                            "the call takes {size} bytes and the plugin accepts {max}"
+                        )];
+                        let tool = self.entry.name.to_string();
+                        return Err(CallError::BadArguments { tool, problems });
+                    }
+                }
+            } else if now.disabled || !now.life.wakes() {
+                return Err(match waited {
+                    true => self.not_started(&now),
+                    false => inactive(self.cell, &now),
+                });
+            }
+            // Said in every state that may wait: a dormant plugin starts, one that is
+            // going to sleep starts again. Fails only if the keeper is gone.
+            if self.cell.orders.send(Order::Want).is_err() || condition.changed().await.is_err() {
+                return Err(inactive(self.cell, &now));
+            }
+            waited = true;
+        }
+    }
+
+    /// The deadline and the silence budget for the head, in milliseconds from now.
+    ///
+    /// A plugin without `async` cannot report while it works, so for it silence is
+    /// the whole call. \[R-TO-02\]
+    fn budgets(&self, features: Features, until: Instant) -> (u64, Option<u64>) {
+        let left = until.saturating_duration_since(Instant::now());
+        let idle = self.call.idle.unwrap_or(self.cell.plan.timeouts.call_idle);
+        let ms = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX).max(1);
+        match (features.contains(Features::ASYNC), self.call.deadline) {
+            (true, _) if idle < left => (ms(left), Some(ms(idle))),
+            (true, _) | (false, Some(_)) => (ms(left), None),
+            (false, None) => (ms(left.min(idle)), None),
+        }
+    }
+
+    fn not_started(&self, now: &Condition) -> CallError {
+        CallError::Lost {
+            plugin: self.plugin(),
+            reason: Arc::clone(&now.reason),
+            last_words: self.cell.last_words(),
+            ran: Ran::No,
+        }
+    }
+
+    /// The plugin died under the call. Its keeper is finding out why; that takes as
+    /// long as the stop ladder, and we wait for a part of it.
+    async fn lost(&self, run: u64, sent: bool) -> CallError {
+        let mut condition = self.cell.condition.subscribe();
+        let told = condition.wait_for(|now| run < now.starts || now.ended == run);
+        let reason = match tokio::time::timeout(VERDICT_GRACE, told).await {
+            Ok(Ok(now)) => Arc::clone(&now.reason_of_end),
+            _ => Arc::clone(&self.cell.condition.borrow().reason),
+        };
+        CallError::Lost {
+            plugin: self.plugin(),
+            reason,
+            last_words: self.cell.last_words(),
+            ran: if sent { Ran::Unknown } else { Ran::No },
+        }
+    }
+
+    fn read(&self, body: &[u8]) -> Result<Output, CallError> {
+        let bad = |why, too_large| CallError::BadResult { plugin: self.plugin(), why, too_large };
+        let max = self.cell.plan.limits.result_bytes;
+        if max < body.len() {
+            return Err(bad(
+                format!("{} bytes, where at most {max} are allowed", body.len()),
+                true,
+            ));
+        }
+        let output = Output::decode(body).map_err(|why| bad(why, false))?;
+        if let (Some(promised), Some(data), false) =
+            (&self.entry.result, &output.data, output.is_error)
+            && !promised.is_valid(data)
+        {
+            return Err(bad("its data does not fit the tool's output schema".into(), false));
+        }
+        Ok(output)
+    }
+}
+
+fn encode(name: &str, args: Value) -> Bytes {
+    let call = ToolCall { name: name.to_owned(), args };
+    // Writing plain data into memory cannot fail.
+    Bytes::from(rmp_serde::to_vec_named(&call).unwrap_or_default())
+}
+
+/// Tells the facts of one call: started, and then exactly one of ended and dropped.
+struct Seen {
+    facts: Facts,
+    call: u64,
+    tool: Arc<str>,
+    caller: Arc<str>,
+    began: Instant,
+    heard: bool,
+    ended: bool,
+}
+
+impl Seen {
+    fn start(registry: &Registry, tool: &Arc<str>, caller: &Caller) -> Self {
+        Self {
+            facts: registry.0.facts.clone(),
+            call: registry.0.calls.fetch_add(1, Ordering::Relaxed),
+            tool: Arc::clone(tool),
+            caller: Arc::clone(&caller.name),
+            began: Instant::now(),
+            heard: registry.0.facts.heard(),
+            ended: false,
+        }
+    }
+
+    fn started(&self) {
+        if self.heard {
+            let (tool, caller) = (Arc::clone(&self.tool), Arc::clone(&self.caller));
+            self.facts.say(Fact::CallStarted { call: self.call, tool, caller });
+        }
+    }
+
+    fn end(&mut self, result: &Result<Output, CallError>) {
+        self.ended = true;
+        if !self.heard {
+            return;
+        }
+        let (outcome, ran) = match result {
+            Ok(output) if output.is_error => ("tool_error", Ran::Yes),
+            Ok(_) => ("ok", Ran::Yes),
+            Err(error) => (error.code(), error.ran()),
+        };
+        self.facts.say(Fact::CallEnded {
+            call: self.call,
+            tool: Arc::clone(&self.tool),
+            caller: Arc::clone(&self.caller),
+            outcome,
+            ran,
+            took: self.began.elapsed(),
+        });
+    }
+}
+
+impl Drop for Seen {
+    fn drop(&mut self) {
+        if self.heard && !self.ended {
+            self.facts.say(Fact::CallDropped { call: self.call, tool: Arc::clone(&self.tool) });
+        }
+    }
+}

@@ -1,0 +1,133 @@
+//! What is known about a plugin right now.
+
+use std::{fmt, sync::Arc, time::SystemTime};
+
+use serde::Serialize;
+
+use crate::{
+    life::{Life, Then},
+    link::Link,
+    reason::{Private, Reason},
+};
+
+/// The state of a plugin, in the operator's words.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum State {
+    /// No process; a call wakes it.
+    Dormant,
+    /// On its way up.
+    Starting,
+    /// Open for calls.
+    Active,
+    /// Its last calls are running; no new ones.
+    Draining,
+    /// Its process is being ended.
+    Stopping,
+    /// Waiting before the next start.
+    Backoff,
+    /// Died too often, or in a way that another start would repeat.
+    Quarantined,
+    /// Stopped by the operator.
+    Stopped,
+    /// Off in the manifest.
+    Disabled,
+}
+
+impl State {
+    /// The word in output.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Dormant => "dormant",
+            Self::Starting => "starting",
+            Self::Active => "active",
+            Self::Draining => "draining",
+            Self::Stopping => "stopping",
+            Self::Backoff => "backoff",
+            Self::Quarantined => "quarantined",
+            Self::Stopped => "stopped",
+            Self::Disabled => "disabled",
+        }
+    }
+
+    pub(crate) fn of(life: Life) -> Self {
+        match life {
+            Life::Dormant => Self::Dormant,
+            Life::Greeting | Life::Activating => Self::Starting,
+            Life::Active => Self::Active,
+            Life::Draining(_) => Self::Draining,
+            Life::Stopping(Then::Start) => Self::Starting,
+            Life::Stopping(_) => Self::Stopping,
+            Life::Backoff => Self::Backoff,
+            Life::Quarantined => Self::Quarantined,
+            Life::Stopped => Self::Stopped,
+        }
+    }
+}
+
+impl fmt::Display for State {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// A snapshot of one plugin for people and programs.
+#[derive(Clone, Debug, Serialize)]
+pub struct PluginStatus {
+    /// The operator's name.
+    pub name: String,
+    /// Its own id and version, once known.
+    pub id: Option<String>,
+    /// See [`Self::id`].
+    pub version: Option<String>,
+    /// Where it is in its life.
+    pub state: State,
+    /// Why.
+    pub reason: Reason,
+    /// The process, if there is one.
+    pub pid: Option<u32>,
+    /// Since when it is in this state.
+    #[serde(serialize_with = "epoch_ms")]
+    pub since: SystemTime,
+    /// Processes started so far.
+    pub starts: u64,
+    /// Deaths that the restart budget still remembers.
+    pub deaths: u32,
+    /// Calls running in it or waiting for it.
+    pub calls: usize,
+    /// What was asked for and cannot be enforced here.
+    pub degraded: Vec<String>,
+    /// The end of its stderr, confidential.
+    #[serde(skip)]
+    pub last_words: Private,
+}
+
+fn epoch_ms<S: serde::Serializer>(time: &SystemTime, serializer: S) -> Result<S::Ok, S::Error> {
+    let ms = time.duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_millis());
+    serializer.serialize_u64(u64::try_from(ms).unwrap_or(u64::MAX))
+}
+
+/// What the keeper publishes and calls read.
+#[derive(Clone, Debug)]
+pub(crate) struct Condition {
+    pub(crate) life: Life,
+    pub(crate) disabled: bool,
+    pub(crate) reason: Arc<Reason>,
+    pub(crate) since: SystemTime,
+    /// When a backoff ends.
+    pub(crate) until: Option<tokio::time::Instant>,
+    pub(crate) link: Option<Link>,
+    pub(crate) pid: Option<u32>,
+    pub(crate) starts: u64,
+    /// The last start whose end is explained, and the explanation.
+    pub(crate) ended: u64,
+    pub(crate) reason_of_end: Arc<Reason>,
+    pub(crate) deaths: u32,
+    pub(crate) peer: Option<(String, String)>,
+}
+
+impl Condition {
+    pub(crate) fn state(&self) -> State {
+        if self.disabled { State::Disabled } else { State::of(self.life) }
+    }
+}

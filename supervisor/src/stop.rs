@@ -1,0 +1,100 @@
+//! The stop ladder: CLOSE, stdin EOF, SIGTERM to the group, SIGKILL to the group.
+//!
+//! The ladder is data and the climb is a loop. Each rung has a time budget of its
+//! own and no rung waits on a pipe, so a plugin that does not read delays nothing.
+//! (`plugin.deactivate`, the rung before the first, is a call like any other and
+//! lies with the keeper.)
+
+use std::time::Duration;
+
+use nix::sys::signal::Signal;
+use plugbay_protocol::Close;
+use tokio::time::timeout;
+
+use crate::{
+    launch::{Exit, Process},
+    link::Link,
+    plan::Timeouts,
+};
+
+/// One rung: what is done, and how long it may take to work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Rung {
+    pub(crate) name: &'static str,
+    act: Act,
+    pub(crate) budget: Duration,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Act {
+    Close,
+    Eof,
+    Term,
+    Kill,
+}
+
+/// How long the kernel may take to end a process after SIGKILL before we say that
+/// it cannot.
+pub(crate) const KILL_BUDGET: Duration = Duration::from_secs(5);
+
+/// The rungs for a plugin that may still answer (`polite`), or may not.
+pub(crate) fn ladder(timeouts: &Timeouts, polite: bool) -> Vec<Rung> {
+    let all = [
+        Rung { name: "close", act: Act::Close, budget: timeouts.exit_grace },
+        Rung { name: "eof", act: Act::Eof, budget: timeouts.eof_grace },
+        Rung { name: "term", act: Act::Term, budget: timeouts.term_grace },
+        Rung { name: "kill", act: Act::Kill, budget: KILL_BUDGET },
+    ];
+    // Who broke the protocol has been told CLOSE already and gets no long grace.
+    all.into_iter().filter(|rung| polite || rung.act != Act::Close).collect()
+}
+
+/// How a climb ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Climbed {
+    /// How the process ended; `None` if not even SIGKILL ended it.
+    pub(crate) exit: Option<Exit>,
+    /// The last rung that was needed; `None` if it was gone before the first.
+    pub(crate) rung: Option<&'static str>,
+}
+
+/// Climbs until the process is gone.
+pub(crate) async fn climb(process: &mut Process, link: &Link, rungs: &[Rung]) -> Climbed {
+    // It may be gone, or just going, already.
+    if let Ok(exit) = timeout(Duration::ZERO, process.wait()).await {
+        link.sever();
+        return Climbed { exit: Some(exit), rung: None };
+    }
+    for rung in rungs {
+        match rung.act {
+            Act::Close => link.close(Close::Ok),
+            Act::Eof => link.sever(),
+            Act::Term => {
+                process.signal(Signal::SIGTERM);
+                // A stopped process acts on nothing but SIGKILL until it is continued.
+                process.signal(Signal::SIGCONT);
+            }
+            Act::Kill => process.signal(Signal::SIGKILL),
+        }
+        if let Ok(exit) = timeout(rung.budget, process.wait()).await {
+            link.sever();
+            return Climbed { exit: Some(exit), rung: Some(rung.name) };
+        }
+    }
+    link.sever();
+    Climbed { exit: None, rung: rungs.last().map(|rung| rung.name) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_rungs_in_order() {
+        let names = |polite| {
+            ladder(&Timeouts::default(), polite).iter().map(|rung| rung.name).collect::<Vec<_>>()
+        };
+        assert_eq!(names(true), ["close", "eof", "term", "kill"]);
+        assert_eq!(names(false), ["eof", "term", "kill"]);
+    }
+}

@@ -1,0 +1,374 @@
+//! The supervisor: a plan in, a registry out, and a hand on every plugin's life.
+
+use std::{
+    sync::{Arc, Mutex, PoisonError},
+    time::{Duration, SystemTime},
+};
+
+use governor::{Quota, RateLimiter};
+use tokio::{
+    sync::{broadcast, mpsc, watch},
+    task::JoinHandle,
+};
+
+use crate::{
+    fact::{Events, Facts},
+    gate::House,
+    keeper::{Keeper, Order},
+    life::Life,
+    local::LocalTool,
+    plan::{Plan, PluginPlan},
+    reason::{Private, Reason},
+    registry::{Approver, Cell, Question, Refused, Registry},
+    status::{Condition, PluginStatus, State},
+    stderr::{StderrLine, Tail},
+};
+
+/// How long a shutdown lets running calls finish, unless told otherwise.
+const SHUTDOWN_DRAIN: Duration = Duration::from_secs(2);
+/// Lines of stderr a slow listener may lag behind.
+const LINES_KEPT: usize = 1024;
+
+/// Runs plugins. Cheap to clone; the plugins end when [`Self::shutdown`] is called
+/// or the last clone is dropped.
+///
+/// Runs on the tokio runtime that it is started on, of either flavour.
+#[derive(Clone, Debug)]
+pub struct Supervisor(Arc<Inner>);
+
+struct Inner {
+    registry: Registry,
+    facts: Facts,
+    lines: broadcast::Sender<StderrLine>,
+    cells: Vec<Arc<Cell>>,
+    keepers: Mutex<Vec<JoinHandle<()>>>,
+}
+
+impl std::fmt::Debug for Inner {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Supervisor").field("registry", &self.registry).finish_non_exhaustive()
+    }
+}
+
+impl Drop for Inner {
+    /// Without a shutdown there is nobody to wait; each process group is killed as
+    /// its keeper is dropped.
+    fn drop(&mut self) {
+        let keepers = self.keepers.get_mut().unwrap_or_else(PoisonError::into_inner);
+        keepers.iter().for_each(JoinHandle::abort);
+    }
+}
+
+/// What a supervisor is built from, in code.
+#[derive(Default)]
+pub struct Builder {
+    plan: Plan,
+    locals: Vec<LocalTool>,
+    approver: Option<Approver>,
+}
+
+impl std::fmt::Debug for Builder {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Builder").field("plan", &self.plan).finish_non_exhaustive()
+    }
+}
+
+impl Builder {
+    /// Adds all plugins of a plan.
+    #[must_use]
+    pub fn plan(mut self, plan: Plan) -> Self {
+        self.plan.plugins.extend(plan.plugins);
+        self
+    }
+
+    /// Adds one plugin.
+    #[must_use]
+    pub fn plugin(mut self, plugin: PluginPlan) -> Self {
+        self.plan.plugins.push(plugin);
+        self
+    }
+
+    /// Adds a local tool, whose name no plugin can take.
+    #[must_use]
+    pub fn tool(mut self, tool: LocalTool) -> Self {
+        self.locals.push(tool);
+        self
+    }
+
+    /// Asks `approver` wherever a rule says `ask`. Without one, such calls are denied.
+    #[must_use]
+    pub fn approver<F>(mut self, approver: impl Fn(Question) -> F + Send + Sync + 'static) -> Self
+    where
+        F: Future<Output = bool> + Send + 'static,
+    {
+        self.approver = Some(Arc::new(move |question| Box::pin(approver(question))));
+        self
+    }
+
+    /// Starts. Plugins that start at boot are on their way when this returns; the
+    /// others wait for their first call.
+    ///
+    /// # Errors
+    /// A local tool or a plugin has a name that is taken, or a local tool's schema
+    /// is none.
+    ///
+    /// # Panics
+    /// Outside a tokio runtime.
+    pub fn start(self) -> Result<Supervisor, Refused> {
+        let facts = Facts::new();
+        let registry = Registry::new(facts.clone(), self.approver);
+        for local in self.locals {
+            registry.add(local)?;
+        }
+        let mut names = std::collections::HashSet::new();
+        if let Some(twice) = self.plan.plugins.iter().find(|plugin| !names.insert(&plugin.name)) {
+            let why = "two plugins have this name".into();
+            return Err(Refused { name: twice.name.clone(), why });
+        }
+        let lines = broadcast::Sender::new(LINES_KEPT);
+        let mut cells = Vec::new();
+        let mut keepers = Vec::new();
+        for plugin in self.plan.plugins {
+            let enabled = plugin.enabled;
+            let (orders, inbox) = mpsc::unbounded_channel();
+            let cell = Arc::new(cell(plugin, orders));
+            if enabled {
+                registry.set_tools(&cell, &declared(&cell.plan));
+                let keeper = Keeper::new(
+                    Arc::clone(&cell),
+                    registry.clone(),
+                    facts.clone(),
+                    lines.clone(),
+                    inbox,
+                );
+                keepers.push(tokio::spawn(keeper.keep()));
+            }
+            cells.push(cell);
+        }
+        let inner = Inner { registry, facts, lines, cells, keepers: Mutex::new(keepers) };
+        Ok(Supervisor(Arc::new(inner)))
+    }
+}
+
+fn cell(plan: PluginPlan, orders: mpsc::UnboundedSender<Order>) -> Cell {
+    let disabled = !plan.enabled;
+    let reason = Arc::new(if disabled { Reason::Disabled } else { Reason::NotStarted });
+    let rate = plan.limits.calls_per_minute.and_then(std::num::NonZeroU32::new);
+    Cell {
+        name: plan.name.as_str().into(),
+        condition: watch::Sender::new(Condition {
+            life: Life::Dormant,
+            disabled,
+            reason: Arc::clone(&reason),
+            since: SystemTime::now(),
+            until: None,
+            link: None,
+            pid: None,
+            starts: 0,
+            ended: 0,
+            reason_of_end: reason,
+            deaths: 0,
+            peer: plan.identity.clone(),
+        }),
+        orders,
+        house: House::default(),
+        rate: rate.map(|rate| RateLimiter::direct(Quota::per_minute(rate))),
+        tail: Arc::new(Mutex::new(Tail::new(plan.limits.stderr_tail_bytes))),
+        plan: Arc::new(plan),
+    }
+}
+
+/// The tools that are known before any process runs.
+fn declared(plan: &PluginPlan) -> Vec<crate::plan::ToolPlan> {
+    let granted = |name: &str| plan.grant_tools.iter().any(|it| crate::call::matches(it, name));
+    plan.tools.iter().filter(|tool| granted(&tool.name)).cloned().collect()
+}
+
+/// No plugin has that name.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("no plugin is called {name:?}{}", near.as_ref().map_or(String::new(), |near| format!("; the nearest name is {near:?}")))]
+pub struct NoSuchPlugin {
+    /// What was asked for.
+    pub name: String,
+    /// The nearest name there is.
+    pub near: Option<String>,
+}
+
+impl Supervisor {
+    /// Builds one in code.
+    pub fn builder() -> Builder {
+        Builder::default()
+    }
+
+    /// Starts a plan as it is.
+    ///
+    /// # Errors
+    /// Two plugins have one name.
+    pub fn start(plan: Plan) -> Result<Self, Refused> {
+        Self::builder().plan(plan).start()
+    }
+
+    /// What an agent loop calls.
+    pub fn registry(&self) -> Registry {
+        self.0.registry.clone()
+    }
+
+    /// Everything that happens from now on.
+    pub fn events(&self) -> Events {
+        self.0.facts.events()
+    }
+
+    /// Lines of the plugins' stderr from now on, within each plugin's rate. They
+    /// are confidential.
+    pub fn stderr(&self) -> broadcast::Receiver<StderrLine> {
+        self.0.lines.subscribe()
+    }
+
+    /// All plugins, in the order of the plan.
+    pub fn plugins(&self) -> Vec<PluginStatus> {
+        self.0.cells.iter().map(|cell| status(cell)).collect()
+    }
+
+    /// One plugin.
+    ///
+    /// # Errors
+    /// There is none of that name.
+    pub fn plugin(&self, name: &str) -> Result<PluginStatus, NoSuchPlugin> {
+        self.cell(name).map(|cell| status(cell))
+    }
+
+    fn cell(&self, name: &str) -> Result<&Arc<Cell>, NoSuchPlugin> {
+        let found = self.0.cells.iter().find(|cell| &*cell.name == name);
+        found.ok_or_else(|| {
+            let near = self
+                .0
+                .cells
+                .iter()
+                .map(|cell| &*cell.name)
+                .min_by_key(|known| strsim::damerau_levenshtein(known, name));
+            let near = near.filter(|known| strsim::damerau_levenshtein(known, name) <= 2);
+            NoSuchPlugin { name: name.to_owned(), near: near.map(str::to_owned) }
+        })
+    }
+
+    /// Wakes a plugin and waits until it is active.
+    ///
+    /// # Errors
+    /// [`NotReady`]: why it is not, and its last words.
+    pub async fn ready(&self, name: &str) -> Result<(), NotReady> {
+        let cell = self.cell(name).map_err(NotReady::NoSuchPlugin)?;
+        let mut condition = cell.condition.subscribe();
+        loop {
+            let now = condition.borrow_and_update().clone();
+            let down = now.disabled || !now.life.wakes();
+            if now.life == Life::Active {
+                return Ok(());
+            }
+            if down || cell.orders.send(Order::Want).is_err() || condition.changed().await.is_err()
+            {
+                let reason = Arc::clone(&now.reason);
+                let plugin = name.to_owned();
+                return Err(NotReady::Down { plugin, reason, last_words: cell.last_words() });
+            }
+        }
+    }
+
+    /// Gives a plugin a new process: drained and ended if it runs, started in any case.
+    ///
+    /// # Errors
+    /// There is none of that name.
+    pub fn restart(&self, name: &str) -> Result<(), NoSuchPlugin> {
+        self.order(name, Order::Restart)
+    }
+
+    /// Lifts a stop or a quarantine; the next call wakes the plugin.
+    ///
+    /// # Errors
+    /// There is none of that name.
+    pub fn resume(&self, name: &str) -> Result<(), NoSuchPlugin> {
+        self.order(name, Order::Resume)
+    }
+
+    /// Drains a plugin, ends it, and waits until it is down. It stays down until it
+    /// is resumed or restarted.
+    ///
+    /// # Errors
+    /// There is none of that name.
+    pub async fn stop(&self, name: &str) -> Result<(), NoSuchPlugin> {
+        self.order(name, Order::Stop)?;
+        let mut condition = self.cell(name)?.condition.subscribe();
+        // Fails only if the plugin's keeper is gone, and then it is down.
+        condition.wait_for(|now| now.disabled || now.life == Life::Stopped).await.ok();
+        Ok(())
+    }
+
+    fn order(&self, name: &str, order: Order) -> Result<(), NoSuchPlugin> {
+        // Fails only if its keeper is gone: disabled, or going down.
+        self.cell(name)?.orders.send(order).ok();
+        Ok(())
+    }
+
+    /// Drains and ends every plugin, all at once, and waits until all are gone.
+    /// Running calls get two seconds; see [`Self::shutdown_within`].
+    pub async fn shutdown(&self) {
+        self.shutdown_within(SHUTDOWN_DRAIN).await;
+    }
+
+    /// As [`Self::shutdown`], with another time for running calls to finish. Ending
+    /// the processes takes at most the rungs of the stop ladder on top.
+    pub async fn shutdown_within(&self, drain: Duration) {
+        for cell in &self.0.cells {
+            // Fails only if its keeper is gone already.
+            cell.orders.send(Order::Shutdown(drain)).ok();
+        }
+        let keepers =
+            std::mem::take(&mut *self.0.keepers.lock().unwrap_or_else(PoisonError::into_inner));
+        for keeper in keepers {
+            // Fails only if a keeper panicked; its process was killed as it unwound.
+            keeper.await.ok();
+        }
+    }
+}
+
+fn status(cell: &Cell) -> PluginStatus {
+    let now = cell.condition.borrow().clone();
+    PluginStatus {
+        name: cell.name.to_string(),
+        id: now.peer.as_ref().map(|(id, _)| id.clone()),
+        version: now.peer.as_ref().map(|(_, version)| version.clone()),
+        state: now.state(),
+        reason: (*now.reason).clone(),
+        pid: now.pid,
+        since: now.since,
+        starts: now.starts,
+        deaths: now.deaths,
+        calls: cell.house.inside(),
+        degraded: cell.plan.degraded.clone(),
+        last_words: cell.last_words(),
+    }
+}
+
+/// Why a plugin is not up.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum NotReady {
+    /// There is none of that name.
+    #[error(transparent)]
+    NoSuchPlugin(NoSuchPlugin),
+    /// It would not come up, or may not.
+    #[error("{plugin} {reason}")]
+    Down {
+        /// Which plugin.
+        plugin: String,
+        /// Why.
+        reason: Arc<Reason>,
+        /// The end of its stderr, for the operator's eyes.
+        last_words: Private,
+    },
+}
+
+impl PluginStatus {
+    /// Whether a call may go ahead or wake it.
+    pub fn takes_calls(&self) -> bool {
+        matches!(self.state, State::Dormant | State::Starting | State::Active | State::Draining)
+    }
+}
