@@ -8,9 +8,10 @@ TOOLS = {"greet": (lambda who: "hello, " + who, "Greets somebody by name.", {"wh
 TYPES = {"string": (str,), "number": (int, float)}
 
 HELLO, CLOSE, PING, PONG, CALL, ITEM, END, CANCEL, CREDIT, NOTE = KNOWN = 1, 2, 3, 4, 16, 17, 18, 19, 20, 144
-LIMITS = {"frame": 1 << 20, "window": 1 << 18, "calls": 1}
+LIMITS, FLOORS = {"frame": 1 << 20, "window": 1 << 18, "calls": 1}, {"frame": 1 << 16, "window": 1 << 14, "calls": 1}
 HEADS = {  # what each head holds: a type, or the bits of an integer; "?" is optional
-    HELLO: {"versions?": list, "features?": list, "limits": {"frame": 32, "window": 32, "calls": 16}, "host?": {"name?": str}},
+    HELLO: {"versions?": list, "features?": list, "limits": {"frame": 32, "window": 32, "calls": 16},
+            "host?": {"name?": str, "version?": str}},
     CLOSE: {"code": str}, CALL: {"method": str, "deadline?": 53, "idle?": 53}, CANCEL: {"reason?": str},
     END: {"err?": {"code": str, "reason?": str, "retry?": str, "after?": 53}}, NOTE: {"topic": str}}
 class Violation(Exception): """The host broke a rule: (CLOSE code). We say so and exit."""
@@ -65,7 +66,7 @@ def stop(code): raise Violation(code)
 def send(kind, id, head, body=b"", limit=1 << 16):
     head = pack(head)
     gap = -(12 + len(head)) % 16 if body else 0  # a body starts at a multiple of 16
-    if 12 + len(head) + gap + len(body) > limit: raise Fault("resource_exhausted", "pb.frame_limit", "no", "the result is too large")
+    if 12 + len(head) + gap + len(body) > limit: raise Fault("resource_exhausted", "pb.frame_limit", "no", "too large")
     wire_out.write(struct.pack(">BBHII", 0xC1, kind, len(head), id, len(body)) + head + bytes(gap) + body)
     wire_out.flush()
 def read(n):
@@ -74,8 +75,9 @@ def read(n):
 def fits(value, want):
     if isinstance(want, int): return type(value) is int and 0 <= value < 1 << want
     if isinstance(want, type): return type(value) is want
-    return type(value) is dict and all(fits(value.get(name.rstrip("?")), w) or name[-1] == "?" and value.get(name[:-1]) is None
-                                       for name, w in want.items())  # nil and absent are the same
+    return type(value) is dict and all(  # nil and absent are the same
+        fits(value.get(name.rstrip("?")), w) or name[-1] == "?" and value.get(name[:-1]) is None
+        for name, w in want.items())
 def receive(greeted):  # the next frame as kind, id, head, body; None at the end of the stream
     while True:
         magic = wire_in.read(1)
@@ -90,32 +92,35 @@ def receive(greeted):  # the next frame as kind, id, head, body; None at the end
         if kind not in KNOWN: continue  # from 0x80 on we may skip what we do not know
         try: head = unpack(head, 8, 2**53 - 1)
         except ValueError: stop("protocol_error")
-        if not fits(head, HEADS.get(kind, {})) or kind <= PONG and id or kind == PING and len(body) > 64: stop("protocol_error")
+        if not fits(head, HEADS.get(kind, {})): stop("protocol_error")
+        if kind <= PONG and id or kind == PING and len(body) > 64: stop("protocol_error")
         return kind, id, head, body
 
 # --- The conversation
 def hello(head):
     if not any(type(v) is int and v == 1 for v in head.get("versions") or []): stop("version_unsupported")
-    if any(head["limits"][name] < floor for name, floor in (("frame", 1 << 16), ("window", 1 << 14), ("calls", 1))): stop("protocol_error")
-    provides = [{"kind": "tool", "name": name, "description": text, "effect": "read", "idempotent": True, "input_schema": {
-        "type": "object", "properties": {arg: {"type": t} for arg, t in types.items()}, "required": list(types),
-        "additionalProperties": False}} for name, (_, text, types) in TOOLS.items()]
+    if any(head["limits"][name] < floor for name, floor in FLOORS.items()): stop("protocol_error")
+    provides = [{"kind": "tool", "name": name, "description": text, "effect": "read", "idempotent": True,
+                 "input_schema": {"type": "object", "required": list(types), "additionalProperties": False,
+                                  "properties": {arg: {"type": t} for arg, t in types.items()}}}
+                for name, (_, text, types) in TOOLS.items()]
     us = {"version": 1, "features": [], "limits": LIMITS, "plugin": {"name": "example.greet", "version": "1.0.0"}}
     send(HELLO, 0, us, pack({"provides": provides, "wants": []}))
     return head["limits"]["frame"]
 def call(active, method, body):  # -> whether we are active from now on, and the result
-    if not active and method != "plugin.activate": raise Fault("failed_precondition", "pb.inactive", "safe", "not active")
-    if active and method == "plugin.activate": raise Fault("failed_precondition", "pb.already_active", "no", "active already")
-    if method not in ("plugin.activate", "plugin.deactivate", "tool.call"): raise Fault("unimplemented", None, "no", "no such method")
+    activate, deactivate = method == "plugin.activate", method == "plugin.deactivate"
+    if not active and not activate: raise Fault("failed_precondition", "pb.inactive", "safe", "not active")
+    if active and activate: raise Fault("failed_precondition", "pb.already_active", "no", "active already")
+    if not (activate or deactivate or method == "tool.call"): raise Fault("unimplemented", None, "no", "no such method")
     try: args = unpack(body, 128, 2**64) if body else {}
     except ValueError as e: raise Fault("invalid_argument", "pb.bad_body", "no", str(e))
     if not isinstance(args, dict): raise Fault("invalid_argument", None, "no", "expected a map")
-    return (True, tool(args.get("name"), args.get("args") or {})) if method == "tool.call" else (method == "plugin.activate", {})
+    return (activate, {}) if activate or deactivate else (True, tool(args.get("name"), args.get("args")))
 def tool(name, args):
     if not isinstance(name, str) or name not in TOOLS: raise Fault("not_found", None, "no", "no such tool")
-    run, _, types = TOOLS[name]
-    if not isinstance(args, dict) or set(args) != set(types) or any(type(args[a]) not in TYPES[t] for a, t in types.items()):
-        raise Fault("invalid_argument", None, "no", f"expected {types}")
+    (run, _, types), args = TOOLS[name], {} if args is None else args
+    fine = isinstance(args, dict) and set(args) == set(types) and all(type(args[a]) in TYPES[t] for a, t in types.items())
+    if not fine: raise Fault("invalid_argument", None, "no", f"expected {types}")
     return {"content": [{"type": "text", "text": run(**args)}]}
 def serve():  # -> exit code
     limit, active, highest = None, False, 0
