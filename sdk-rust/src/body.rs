@@ -7,7 +7,8 @@
 
 use bytes::Bytes;
 use plugbay_protocol::{Code, Fault, check_body};
-use serde::{Serialize, de::DeserializeOwned};
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use serde_json::Value;
 
 /// Encodes with field names, as the wire wants it.
 ///
@@ -47,7 +48,7 @@ where
 #[serde(untagged)]
 pub(crate) enum Data<'a, T> {
     Plain(&'a T),
-    Json(serde_json::Value),
+    Json(Value),
 }
 
 /// Decodes a value that has been checked to be one.
@@ -56,12 +57,14 @@ pub(crate) enum Data<'a, T> {
 /// Which part of it does not fit, in words for the caller.
 pub(crate) fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, String> {
     let reader = || rmp_serde::Deserializer::from_read_ref(bytes).with_human_readable();
-    T::deserialize(&mut reader()).map_err(|error| {
-        // Once more, slower, for the path; only a failed call pays for it.
-        match serde_path_to_error::deserialize::<_, T>(&mut reader()) {
-            Err(e) if e.path().iter().next().is_some() => format!("{}: {}", e.path(), e.inner()),
-            _ => error.to_string(),
-        }
+    T::deserialize(&mut reader()).or_else(|error| {
+        // Once more, the long way round, for what only JSON's rules allow (a map whose keys
+        // are numbers) and for an error that names the place. Only a failed call pays for it.
+        let Ok(json) = Value::deserialize(&mut reader()) else { return Err(error.to_string()) };
+        serde_path_to_error::deserialize(json).map_err(|e| match e.path().iter().next() {
+            Some(_) => format!("{}: {}", e.path(), e.inner()),
+            None => e.into_inner().to_string(),
+        })
     })
 }
 

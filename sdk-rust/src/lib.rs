@@ -33,6 +33,9 @@ mod error;
 mod plugin;
 mod reply;
 mod stdio;
+pub mod testing;
+#[cfg(test)]
+mod tests;
 mod tool;
 mod wire;
 

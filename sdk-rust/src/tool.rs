@@ -40,7 +40,7 @@ impl Effect {
 /// re-exported [`schemars`](crate::schemars)). Doc comments on its fields become the
 /// descriptions a model reads; one on the struct becomes the tool's own, unless
 /// [`Self::describe`] gives another. `()` is for tools without arguments. A field for
-/// bytes uses `serde_bytes`.
+/// bytes carries `#[serde(with = "serde_bytes")]` and `#[schemars(with = "Vec<u8>")]`.
 ///
 /// **Results**: a `String` (or `&'static str`) becomes one text; `()` becomes an empty
 /// answer; a [`Block`](crate::Block), a `Vec` of them or a [`Reply`](crate::Reply) is
@@ -188,19 +188,37 @@ fn schema<T: JsonSchema + 'static>(input: bool) -> Value {
     match schema.as_object_mut() {
         Some(map) => {
             map.remove("title");
+            if input && !map.contains_key("type") && only_objects(map) {
+                map.insert("type".into(), "object".into());
+            }
         }
-        // `true`: anything goes; the arguments of a tool are still an object.
         None if input => schema = json!({ "type": "object" }),
         None => {}
     }
     schema
 }
 
+/// Whether a schema without a type of its own can mean an object: it says nothing, as for
+/// a `Value`, or it is an enum each of whose variants is one.
+fn only_objects(schema: &serde_json::Map<String, Value>) -> bool {
+    let variants = schema.get("oneOf").or_else(|| schema.get("anyOf")).and_then(Value::as_array);
+    match variants {
+        Some(variants) => variants.iter().all(|variant| variant["type"] == "object"),
+        None => schema.keys().all(|key| key == "description"),
+    }
+}
+
 fn arguments<A: DeserializeOwned + 'static>(bytes: Bytes) -> Result<A, Fault> {
-    let empty = TypeId::of::<A>() == TypeId::of::<()>();
-    // `()` is nil to serde, and no argument to everybody else.
-    let bytes: &[u8] = if empty { &[0xc0] } else { &bytes };
-    body::decode(bytes).map_err(|why| {
+    let decoded = match bytes.first() {
+        // `()` is nil to serde, and no argument to everybody else.
+        Some(0x80..=0x8f | 0xde | 0xdf) if TypeId::of::<A>() == TypeId::of::<()>() => {
+            body::decode(&[0xc0])
+        }
+        Some(0x80..=0x8f | 0xde | 0xdf) => body::decode(&bytes),
+        // A list would fit a struct by position, which nobody can have meant.
+        _ => Err("expected a map".into()),
+    };
+    decoded.map_err(|why| {
         Fault::new(Code::InvalidArgument).because("pb.bad_args").message(&format!("args: {why}"))
     })
 }

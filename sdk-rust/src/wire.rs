@@ -45,6 +45,12 @@ pub(crate) struct Inner {
     sleeping: Option<Waker>,
 }
 
+impl std::fmt::Debug for Wire {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Wire").finish_non_exhaustive()
+    }
+}
+
 impl Wire {
     pub(crate) fn new(announce: Announce) -> Arc<Self> {
         Arc::new(Self {
@@ -202,7 +208,8 @@ pub(crate) struct Call {
 
 #[derive(Default)]
 struct Pace {
-    sent: Option<Instant>,
+    /// When the last one was sent, or will be.
+    at: Option<Instant>,
     n: u64,
 }
 
@@ -270,10 +277,15 @@ impl Call {
         let body = if text.is_empty() { Bytes::new() } else { contract::message(text) };
         let note = Note::Progress { n: Some(pace.n), total, unit: None, body };
         let now = Instant::now();
-        match pace.sent.map(|at| at + PROGRESS_EVERY).filter(|&due| now < due) {
-            Some(due) => self.wire.note_later(self.id, due, note),
-            None => {
-                pace.sent = Some(now);
+        match pace.at {
+            // One is waiting already: this one takes its place.
+            Some(due) if now < due => self.wire.note_later(self.id, due, note),
+            Some(sent) if now < sent + PROGRESS_EVERY => {
+                pace.at = Some(sent + PROGRESS_EVERY);
+                self.wire.note_later(self.id, sent + PROGRESS_EVERY, note);
+            }
+            _ => {
+                pace.at = Some(now);
                 self.wire.note(Some(self.id), &note);
             }
         }
