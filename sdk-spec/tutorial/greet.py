@@ -111,16 +111,17 @@ def call(active, method, body):  # -> whether we are active from now on, and the
     activate, deactivate = method == "plugin.activate", method == "plugin.deactivate"
     if not active and not activate: raise Fault("failed_precondition", "pb.inactive", "safe", "not active")
     if active and activate: raise Fault("failed_precondition", "pb.already_active", "no", "active already")
-    if not (activate or deactivate or method == "tool.call"): raise Fault("unimplemented", None, "no", "no such method")
+    if not activate and not deactivate and method != "tool.call":
+        raise Fault("unimplemented", "pb.unknown_method", "no", "no such method")
     try: args = unpack(body, 128, 2**64) if body else {}
     except ValueError as e: raise Fault("invalid_argument", "pb.bad_body", "no", str(e))
-    if not isinstance(args, dict): raise Fault("invalid_argument", None, "no", "expected a map")
+    if not isinstance(args, dict): raise Fault("invalid_argument", "pb.bad_body", "no", "expected a map")
     return (activate, {}) if activate or deactivate else (True, tool(args.get("name"), args.get("args")))
 def tool(name, args):
-    if not isinstance(name, str) or name not in TOOLS: raise Fault("not_found", None, "no", "no such tool")
+    if not isinstance(name, str) or name not in TOOLS: raise Fault("not_found", "pb.unknown_tool", "no", "no such tool")
     (run, _, types), args = TOOLS[name], {} if args is None else args
     fine = isinstance(args, dict) and set(args) == set(types) and all(type(args[a]) in TYPES[t] for a, t in types.items())
-    if not fine: raise Fault("invalid_argument", None, "no", f"expected {types}")
+    if not fine: raise Fault("invalid_argument", "pb.bad_args", "no", f"expected {types}")
     return {"content": [{"type": "text", "text": run(**args)}]}
 def serve():  # -> exit code
     limit, active, highest = None, False, 0
