@@ -19,6 +19,7 @@ mod launch;
 mod life;
 mod link;
 mod local;
+pub mod manifest;
 pub mod plan;
 mod reason;
 mod registry;

@@ -1,0 +1,206 @@
+//! What is written and cannot be enforced in this version: never in silence.
+
+use super::{
+    author::Author,
+    codes::Code,
+    host::{Host, HostFile, IfMissing, Level, Overflow, Plugin},
+    names,
+    read::At,
+    report::{Notes, Problem},
+    settings::{Layers, pick},
+    source::{Source, Span},
+    units::{Size, bytes_in_words},
+};
+
+/// One key that is accepted and checked, and that nothing holds the plugin to.
+#[derive(Clone, Debug)]
+pub(crate) struct Unenforced {
+    /// The key and its value, as in `limits.memory = 128MiB`.
+    what: String,
+    /// What happens instead.
+    instead: &'static str,
+    at: Span,
+}
+
+/// Everything of that kind that holds for one plugin, in the order of the keys.
+pub(crate) fn unenforced(
+    host: Option<&Host>,
+    plugin: &Plugin,
+    layers: Layers<'_>,
+) -> Vec<Unenforced> {
+    let mut found = Vec::new();
+    let mut add = |what: String, at: &Span, instead: &'static str| {
+        found.push(Unenforced { what, instead, at: at.clone() });
+    };
+    const NO_LIMIT: &str = "nothing stops the plugin there";
+    if let Some(it) = pick!(layers, limits.memory) {
+        add(format!("limits.memory = {}", size(it)), &it.span, NO_LIMIT);
+    }
+    if let Some(it) = pick!(layers, limits.cpu) {
+        let share = super::settings::percent(it.value);
+        add(format!("limits.cpu = {share}"), &it.span, NO_LIMIT);
+    }
+    if let Some(it) = pick!(layers, limits.processes) {
+        add(format!("limits.processes = {}", it.value), &it.span, NO_LIMIT);
+    }
+    if let Some(it) = pick!(layers, limits.open_files) {
+        add(format!("limits.open_files = {}", it.value), &it.span, NO_LIMIT);
+    }
+    if let Some(it) = pick!(layers, limits.overflow) {
+        let word = match it.value {
+            Overflow::Offload => Some("offload"),
+            Overflow::Truncate => Some("truncate"),
+            Overflow::Fail => None,
+        };
+        if let Some(word) = word {
+            let instead = "a result over the limit fails the call";
+            add(format!("limits.overflow = {word}"), &it.span, instead);
+        }
+    }
+    if let Some(it) = pick!(layers, sandbox.level) {
+        let word = match it.value {
+            Level::None => None,
+            Level::Standard => Some("standard"),
+            Level::Strict => Some("strict"),
+        };
+        if let Some(word) = word {
+            let instead = "the plugin runs without a sandbox";
+            add(format!("sandbox.level = {word}"), &it.span, instead);
+        }
+    }
+    if let Some(it) = pick!(layers, sandbox.private_tmp).filter(|it| it.value) {
+        let instead = "the plugin sees the temporary files of others";
+        add("sandbox.private_tmp = true".to_owned(), &it.span, instead);
+    }
+    if let Some(it) = &plugin.digest {
+        let instead = "the plugin's files are not compared with it";
+        add("digest".to_owned(), &it.span, instead);
+    }
+    if let Some(grant) = &plugin.grant {
+        for it in grant.net.iter().flatten() {
+            let instead = "the plugin reaches every host that its user can";
+            add(format!("grant.net {}", it.value), &it.span, instead);
+        }
+        for it in grant.fs.iter().flatten() {
+            let instead = "the plugin opens every file that its user can";
+            add(format!("grant.fs {}", it.path.value), &it.path.span, instead);
+        }
+    }
+    if let Some(it) = host.and_then(|it| it.memory.as_ref()) {
+        let instead = "nothing bounds the plugins together";
+        add(format!("host.memory = {}", size(it)), &it.span, instead);
+    }
+    if let Some(it) = host.and_then(|it| it.processes.as_ref()) {
+        let instead = "nothing bounds the plugins together";
+        add(format!("host.processes = {}", it.value), &it.span, instead);
+    }
+    found
+}
+
+fn size(at: &At<Size>) -> String {
+    bytes_in_words(at.0)
+}
+
+/// Says each of them: as a warning and a line for the plan, or as a refusal.
+pub(crate) fn report(
+    name: &str,
+    found: Vec<Unenforced>,
+    layers: Layers<'_>,
+    source: &Source,
+    notes: &mut Notes,
+) -> Vec<String> {
+    let rule = pick!(layers, sandbox.if_missing);
+    for it in &found {
+        notes.add(match rule.filter(|rule| rule.value == IfMissing::Refuse) {
+            Some(rule) => {
+                let message =
+                    format!("`{name}` is refused: {} is not enforced in this version", it.what);
+                Problem::error(Code::PB0702, message)
+                    .at(source, &it.at, it.instead)
+                    .also(source, &rule.span, "this rule refuses it")
+                    .help("remove the key, or write if_missing = \"warn\" to run without it")
+            }
+            // Without the plugin's name: what `[defaults]` says is said once.
+            None => {
+                let message = format!("{} is not enforced in this version", it.what);
+                Problem::warning(Code::PB0701, message).at(source, &it.at, it.instead)
+            }
+        });
+    }
+    found.into_iter().map(|it| format!("{} is not enforced: {}", it.what, it.instead)).collect()
+}
+
+/// Keys that are known and have no effect yet, beside those above.
+pub(crate) fn later(file: &HostFile, source: &Source, notes: &mut Notes) {
+    let Some(host) = &file.host else { return };
+    for (key, at) in [("state_dir", &host.state_dir), ("control", &host.control)] {
+        if let Some(at) = at {
+            let message = format!("`{key}` is planned and has no effect yet");
+            notes.add(Problem::warning(Code::PB0114, message).at(
+                source,
+                &at.span,
+                "nothing reads this in this version",
+            ));
+        }
+    }
+}
+
+/// Whether the operator has said what the sandbox is.
+pub(crate) fn says_level(layers: Layers<'_>) -> bool {
+    pick!(layers, sandbox.level).is_some()
+}
+
+/// Said once: what it means that there is no sandbox.
+pub(crate) fn no_sandbox() -> Problem {
+    Problem::note(
+        Code::PB0703,
+        "plugins run without a sandbox: each can do what the user who runs plugbay can",
+    )
+    .help("write level = \"none\" under [defaults.sandbox] to say that you know")
+}
+
+/// Warns where an operator sets less than the author says it needs.
+pub(crate) fn needs(
+    name: &str,
+    author: &Author,
+    layers: Layers<'_>,
+    plan: &crate::plan::PluginPlan,
+    source: &Source,
+    notes: &mut Notes,
+) {
+    let Some(needs) = &author.file.needs else { return };
+    let mut less = |key: &str, set: Option<&Span>, needed: (&Span, String), is: String| {
+        let (needed_at, needed) = needed;
+        let message = format!("`{name}` says it needs {key} = {needed}, and has {is}");
+        let problem = Problem::warning(Code::PB0704, message);
+        notes.add(match set {
+            Some(set) => problem.at(source, set, "less than it needs").also(
+                &author.source,
+                needed_at,
+                "the author's number",
+            ),
+            None => problem.at(&author.source, needed_at, "more than the default"),
+        });
+    };
+    let words = super::units::in_words;
+    if let Some(need) = needs.start.as_ref().filter(|it| plan.timeouts.hello < it.0) {
+        let set = pick!(layers, timeouts.start).map(|it| &it.span);
+        less("start", set, (&need.span, words(need.0)), words(plan.timeouts.hello));
+    }
+    if let Some(need) = needs.call.as_ref().filter(|it| plan.timeouts.call_idle < it.0) {
+        let set = pick!(layers, timeouts.call).map(|it| &it.span);
+        less("call", set, (&need.span, words(need.0)), words(plan.timeouts.call_idle));
+    }
+    if let (Some(need), Some(set)) = (&needs.memory, pick!(layers, limits.memory))
+        && set.0 < need.0
+    {
+        less("memory", Some(&set.span), (&need.span, size(need)), size(set));
+    }
+}
+
+/// Checks the digest's form.
+pub(crate) fn digest(plugin: &Plugin, source: &Source, notes: &mut Notes) {
+    if let Some(digest) = &plugin.digest {
+        super::author::named("a digest", digest, names::digest, source, notes);
+    }
+}
