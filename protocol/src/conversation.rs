@@ -768,7 +768,7 @@ impl Conversation {
         }
         // An unknown lifecycle method is answered here: it is no business of the author's.
         if gate::is_lifecycle(call) && Step::of(call).is_none() {
-            return Err(Fault::new(Code::Unimplemented));
+            return Err(Fault::new(Code::Unimplemented).because("pb.unknown_method"));
         }
         Ok(())
     }

@@ -661,7 +661,7 @@ impl<'a> Errand<'a> {
     /// The deadline and the silence budget for the head, in milliseconds from now.
     ///
     /// A plugin without `async` cannot report while it works, so for it silence is
-    /// the whole call. \[R-TO-02\]
+    /// the whole call. \[R-TO-05\]
     fn budgets(&self, features: Features, until: Instant) -> (u64, Option<u64>) {
         let left = until.saturating_duration_since(Instant::now());
         let idle = self.call.idle.unwrap_or(self.cell.plan.timeouts.call_idle);
