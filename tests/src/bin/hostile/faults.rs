@@ -149,7 +149,9 @@ pub(crate) const MODES: &[Mode] = &[
     habit("unoffered-feature", "announces feature=stream, which nobody offered", |args, h| {
         h.features = vec![args.text("feature", "stream").into()];
     }),
-    habit("no-identity", "announces neither name nor version", |_, h| h.identity = empty()),
+    habit("no-identity", "correct; announces neither name nor version", |_, h| {
+        h.identity = empty()
+    }),
     fault("huge-hello", Point::Hello, "says hello with a body of bytes=1048577", |p, _| {
         let body = Value::Bin(vec![0; p.args.number("bytes", (1 << 20) + 1) as usize]).bytes();
         let head = map([("version", 1.into()), ("limits", p.habits.limits.clone())]);

@@ -560,13 +560,28 @@ impl Plugin {
     }
 
     /// Reports a host that breaks a rule which costs nobody the connection.
-    fn doubt(&self, rule: &str, why: &str) {
+    pub(crate) fn doubt(&self, rule: &str, why: &str) {
         self.trace(&format!("doubt {rule} {why}"));
         eprintln!("plugbay-hostile: the host is careless ({rule}): {why}");
     }
 
     fn take(self: &Arc<Self>, frame: Frame) {
         let phase = self.life().phase;
+        // Words that a head must or may hold, whatever the frame then means.
+        match (
+            frame.kind,
+            frame.head.get("code"),
+            frame.head.get("reason"),
+            frame.head.get("topic"),
+        ) {
+            (kind::CLOSE, Some(Value::Str(_)), ..)
+            | (kind::CANCEL, _, None | Some(Value::Str(_)), _)
+            | (kind::NOTE, .., Some(Value::Str(_))) => {}
+            (kind::CLOSE | kind::CANCEL | kind::NOTE, ..) => {
+                self.accuse("protocol_error", "a field is missing or not a string");
+            }
+            _ => {}
+        }
         match (frame.kind, phase) {
             (kind::HELLO, Phase::Init) => self.hello(frame),
             (kind::CLOSE, _) => {
@@ -630,19 +645,21 @@ impl Plugin {
     /// Checks the host's HELLO and remembers what it says.
     fn greet(&self, head: &Value) -> Result<(), String> {
         let limits = head.get("limits").ok_or("expected `limits`, found none")?;
-        let bound = |name: &str, floor: u64| {
+        let bound = |name: &str, floor: u64, most: u64| {
             let found = limits.get(name).and_then(Value::as_u64);
-            found.filter(|n| *n >= floor).ok_or(format!("expected `{name}` of at least {floor}"))
+            let fitting = found.filter(|n| (floor..=most).contains(n));
+            fitting.ok_or(format!("expected `{name}` from {floor} to {most}"))
         };
-        let frame = bound("frame", 65_536)?;
-        bound("window", 16_384)?;
-        bound("calls", 1)?;
-        let Some(Value::Array(offered)) = head.get("features") else {
-            return Err("expected `features`, found none".into());
+        let frame = bound("frame", 65_536, u32::MAX.into())?;
+        bound("window", 16_384, u32::MAX.into())?;
+        bound("calls", 1, u16::MAX.into())?;
+        let offered: &[Value] = match head.get("features") {
+            None => &[],
+            Some(Value::Array(offered)) => offered,
+            Some(_) => return Err("expected `features` to be a list".into()),
         };
-        let name = head.get("host").and_then(|host| host.get("name")).and_then(Value::as_str);
-        if name.is_none() {
-            return Err("expected `host` with a `name`".into());
+        if head.get("host").is_some_and(|host| !matches!(host, Value::Map(_))) {
+            return Err("expected `host` to be a map".into());
         }
         let mut life = self.life();
         if !self.habits.serial {
@@ -688,6 +705,9 @@ impl Plugin {
         if frame.id == 0 {
             self.accuse("bad_id", "a CANCEL for call 0");
         }
+        if frame.id.is_multiple_of(2) {
+            self.accuse("bad_state", "a CANCEL for a call of the plugin's own");
+        }
         let task = self.life().open.get(&frame.id).cloned();
         let reason = frame.head.get("reason").and_then(Value::as_str).unwrap_or("user");
         self.trace(&format!("cancel {} {reason}", frame.id));
@@ -716,9 +736,14 @@ impl Plugin {
             return self.fail(id, fault);
         }
         // Only now, after every gate, is the body looked at.
-        let body = match Value::decode(&frame.body, BODY_DEPTH) {
+        let decoded = match Value::decode(&frame.body, BODY_DEPTH) {
+            Ok(body @ Value::Map(_)) => Ok(body),
+            Ok(_) => Err(Malformed("not a map")),
+            Err(_) if frame.body.is_empty() => Ok(empty()),
+            Err(malformed) => Err(malformed),
+        };
+        let body = match decoded {
             Ok(body) => body,
-            Err(_) if frame.body.is_empty() => empty(),
             Err(Malformed(why)) => {
                 let fault = Fault::new("invalid_argument", why).because("pb.bad_body");
                 return self.fail(id, fault);
@@ -773,7 +798,9 @@ impl Plugin {
                 let fault = Fault::new("resource_exhausted", "too many calls at once");
                 Some(fault.because("pb.too_many_calls").retry("safe"))
             }
-            (_, Phase::Active) => Some(Fault::new("unimplemented", "no such method")),
+            (_, Phase::Active) => {
+                Some(Fault::new("unimplemented", "no such method").because("pb.unknown_method"))
+            }
         }
     }
 

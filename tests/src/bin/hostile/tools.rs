@@ -103,8 +103,12 @@ const TOOLS: &[Entry] = &[
 
 /// The `provides` of a manifest with all tools, or with those named.
 pub(crate) fn manifest(only: Option<&str>) -> Vec<Value> {
-    let wanted = |name: &str| only.is_none_or(|list| list.split(',').any(|word| word == name));
-    TOOLS.iter().filter(|entry| wanted(entry.0)).map(provide).collect()
+    offered(only).map(provide).collect()
+}
+
+fn offered(only: Option<&str>) -> impl Iterator<Item = &'static Entry> {
+    let wanted = move |name| only.is_none_or(|list| list.split(',').any(|word| word == name));
+    TOOLS.iter().filter(move |entry| wanted(entry.0))
 }
 
 fn provide(&(name, description, effect, idempotent, arguments): &Entry) -> Value {
@@ -142,8 +146,14 @@ pub(crate) fn run(plugin: &Arc<Plugin>, task: &Task, body: &Value) {
     let name = body.get("name").and_then(Value::as_str).unwrap_or_default();
     let nothing = plugbay_tests::wire::empty();
     let args = body.get("args").unwrap_or(&nothing);
-    if !matches!(args, Value::Map(_)) {
-        return plugin.fail(id, Fault::new("invalid_argument", "expected `args` to be a map"));
+    let Some(entry) = offered(plugin.args.get("tools")).find(|entry| entry.0 == name) else {
+        return plugin.fail(id, Fault::new("not_found", "no such tool").because("pb.unknown_tool"));
+    };
+    if !fits(args, entry.4) {
+        // The host has the schema and should have seen it.
+        plugin.doubt("R-TL-05", "arguments that do not fit the schema");
+        let fault = Fault::new("invalid_argument", "the arguments do not fit the schema");
+        return plugin.fail(id, fault.because("pb.bad_args"));
     }
     let text = |key: &str| args.get(key).and_then(Value::as_str);
     let number = |key: &str, default| args.get(key).and_then(Value::as_u64).unwrap_or(default);
@@ -226,8 +236,27 @@ pub(crate) fn run(plugin: &Arc<Plugin>, task: &Task, body: &Value) {
             plugin.pen.flush();
             kin::die_of(text("signal").unwrap_or("SIGSEGV"));
         }
-        _ => plugin.fail(id, Fault::new("not_found", "no such tool")),
+        // The list above has no other name.
+        _ => plugin.fail(id, Fault::new("internal", "a tool without a body")),
     }
+}
+
+/// Whether arguments are an object with properties of these types.
+fn fits(args: &Value, types: &[(&str, &str)]) -> bool {
+    let right = |kind: &str, value: &Value| match (kind, value) {
+        ("string", Value::Str(_)) | ("integer", Value::Int(_)) | ("boolean", Value::Bool(_)) => {
+            true
+        }
+        ("integer", Value::Float(x)) => x.fract() == 0.0,
+        _ => false,
+    };
+    let present = |name: &str| match args {
+        Value::Map(pairs) => pairs.iter().find(|(key, _)| key.as_str() == Some(name)),
+        _ => None,
+    };
+    let held =
+        |(name, kind): &(&str, &str)| present(name).is_none_or(|(_, value)| right(kind, value));
+    matches!(args, Value::Map(_)) && types.iter().all(held)
 }
 
 fn cancelled(plugin: &Plugin, id: u32, reason: &str) {
