@@ -349,6 +349,27 @@ fn a_switched_off_plugin_may_lack_its_program() {
     assert_eq!(loaded.report.count(Severity::Warning), 1);
 }
 
+#[test]
+fn a_switched_off_plugin_is_not_refused() {
+    let text = "manifest = 1\n[defaults.sandbox]\nlevel = \"strict\"\nif_missing = \"refuse\"\n\
+                [plugins.hello]\nfrom = \"hello\"\nenabled = false\n";
+    let dir = Path::new(FOLDER).join("plugins");
+    let loaded = load_text("plugbay.toml", text, &dir, &around());
+    assert_eq!(loaded.invalid, []);
+    assert!(plugin(&loaded, "hello").dir.is_absolute());
+    assert_eq!(plugin(&loaded, "hello").degraded.len(), 1);
+}
+
+/// Neither a name nor a path can steer the terminal of who reads about it.
+#[test]
+fn control_characters_reach_no_terminal() {
+    let text = "manifest = 1\n[plugins.\"a\\u001b[31m\"]\nfrom = \"h\\u001b[31m\"\n";
+    let loaded = load_text("plug\u{1b}bay.toml", text, Path::new(FOLDER), &around());
+    let why = &loaded.invalid[0];
+    let shown = format!("{}{}{}", loaded.report.render(false), why.name, why.why);
+    assert!(!shown.contains('\u{1b}'), "{shown:?}");
+}
+
 /// A fault in `[defaults]` is everybody's: a limit must not be missing in silence.
 #[test]
 fn a_fault_outside_of_the_plugins_stops_all_of_them() {

@@ -101,23 +101,27 @@ fn size(at: &At<Size>) -> String {
     bytes_in_words(at.0)
 }
 
+/// Where the operator has said that such a plugin is refused.
+pub(crate) fn refuses<'a>(layers: Layers<'a>) -> Option<&'a Span> {
+    pick!(layers, sandbox.if_missing).filter(|it| it.value == IfMissing::Refuse).map(|it| &it.span)
+}
+
 /// Says each of them: as a warning and a line for the plan, or as a refusal.
 pub(crate) fn report(
     name: &str,
     found: Vec<Unenforced>,
-    layers: Layers<'_>,
+    refuse: Option<&Span>,
     source: &Source,
     notes: &mut Notes,
 ) -> Vec<String> {
-    let rule = pick!(layers, sandbox.if_missing);
     for it in &found {
-        notes.add(match rule.filter(|rule| rule.value == IfMissing::Refuse) {
+        notes.add(match refuse {
             Some(rule) => {
                 let message =
                     format!("`{name}` is refused: {} is not enforced in this version", it.what);
                 Problem::error(Code::PB0702, message)
                     .at(source, &it.at, it.instead)
-                    .also(source, &rule.span, "this rule refuses it")
+                    .also(source, rule, "this rule refuses it")
                     .help("remove the key, or write if_missing = \"warn\" to run without it")
             }
             // Without the plugin's name: what `[defaults]` says is said once.

@@ -22,7 +22,7 @@ use super::{
     operator::{Build, full_name},
     plugin::PluginFile,
     read::{At, Node, Read, Reader},
-    report::{Notes, Problem, Report, Severity},
+    report::{Notes, Problem, Report, Severity, printable},
     resolve::Surroundings,
     secrets,
     settings::{self, Layer, Layers},
@@ -73,6 +73,7 @@ impl<'a> Load<'a> {
     /// The same from text; `dir` is where relative paths start.
     pub(crate) fn text(&mut self, name: &str, text: &str, dir: &Path) {
         let mut source = Source::new(name, text);
+        let dir = &std::path::absolute(dir).unwrap_or_else(|_| dir.to_owned());
         match open(&mut source, text) {
             Err(problems) => {
                 self.report.sources.push(source);
@@ -100,7 +101,7 @@ impl<'a> Load<'a> {
         };
         let mut files: Vec<PathBuf> = entries
             .filter_map(|entry| Some(entry.ok()?.path().join(PLUGIN_FILE)))
-            .filter(|file| file.exists())
+            .filter(|file| file.is_file())
             .collect();
         files.sort();
         if files.is_empty() {
@@ -206,7 +207,15 @@ impl<'a> Load<'a> {
     ) -> Option<Author> {
         let folder = dir.join(&**from);
         let path = folder.join(PLUGIN_FILE);
-        let text = match read_file(&path) {
+        // A pipe of that name would keep the whole load waiting.
+        let read = match path.is_file() || !path.exists() {
+            true => read_file(&path),
+            false => Err(Box::new(Problem::error(
+                Code::PB0110,
+                format!("the {PLUGIN_FILE} in `{}` is not a file", **from),
+            ))),
+        };
+        let text = match read {
             Ok(text) => text,
             Err(problem) => {
                 let (message, help) = if folder.is_file() {
@@ -315,7 +324,7 @@ impl<'a> Load<'a> {
             // Two plugins of one faulty file: the problem stands under the first.
             None => "its plugin.toml has a fault".to_owned(),
         };
-        self.invalid.push(Invalid { name: name.to_owned(), why });
+        self.invalid.push(Invalid { name: printable(name), why });
     }
 
     /// What concerns several plugins, and the result.

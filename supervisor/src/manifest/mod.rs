@@ -122,6 +122,7 @@ pub fn command_with(
     dir: &Path,
     around: &Surroundings,
 ) -> Result<PluginPlan, Problem> {
+    let dir = &std::path::absolute(dir).unwrap_or_else(|_| dir.to_owned());
     if let Err(expected) = names::tool(name) {
         let message = format!("`{name}` cannot be the name of a plugin: {expected}");
         return Err(Problem::error(Code::PB0107, message));

@@ -51,7 +51,9 @@ impl Build<'_> {
         let secrets = self.secrets(is_enabled, notes);
         self.unset(&granted.env, notes);
         let unenforced = degrade::unenforced(self.host, plugin, layers);
-        let degraded = degrade::report(self.name, unenforced, layers, source, notes);
+        // What does not run breaks no rule.
+        let refuse = degrade::refuses(layers).filter(|_| is_enabled);
+        let degraded = degrade::report(self.name, unenforced, refuse, source, notes);
 
         let dir = self.author.map_or(self.dir, |it| &it.dir);
         let mut plan = PluginPlan::new(&**self.name, command.unwrap_or_default(), dir);

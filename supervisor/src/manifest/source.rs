@@ -2,6 +2,8 @@
 
 use std::{ops::Range, sync::Arc};
 
+use super::report::printable;
+
 /// A stretch of a file, in bytes.
 pub(crate) type Span = Range<usize>;
 
@@ -17,7 +19,7 @@ pub(crate) struct Source {
 
 impl Source {
     pub(crate) fn new(name: &str, text: &str) -> Self {
-        Self { name: name.into(), shown: masked(text).into() }
+        Self { name: printable(name).into(), shown: masked(text).into() }
     }
 
     /// Hides more of the text.
