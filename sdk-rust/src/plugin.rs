@@ -173,7 +173,7 @@ impl<S: Send + Sync + 'static> Plugin<S> {
             problems.push("the plugin's version is empty or longer than 64 bytes".into());
         }
         let mut names: Vec<&str> = Vec::new();
-        for Provide { name, input_schema, .. } in self.provides() {
+        for Provide { name, input_schema, output_schema, .. } in self.provides() {
             if !is_tool_name(name) {
                 problems.push(format!(
                     "the tool name {name:?} is not a letter and up to 63 more of A-Z a-z 0-9 _ and -"
@@ -182,9 +182,13 @@ impl<S: Send + Sync + 'static> Plugin<S> {
             if names.contains(&name.as_str()) {
                 problems.push(format!("two tools are called {name:?}"));
             }
-            if input_schema.get("type").and_then(|kind| kind.as_str()) != Some("object") {
+            // [R-TL-01]
+            if input_schema["type"] != "object" {
                 problems
                     .push(format!("the arguments of {name:?} are not a struct with named fields"));
+            }
+            if output_schema.as_ref().is_some_and(|schema| schema["type"] != "object") {
+                problems.push(format!("the data of {name:?} is not a struct with named fields"));
             }
             names.push(name);
         }

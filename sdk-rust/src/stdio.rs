@@ -269,8 +269,12 @@ impl<S: Send + Sync + 'static> Link<S> {
                 enlarge(writer);
             }
             let (pieces, count) = outbox.pieces::<PIECES>();
-            let slices = pieces.map(IoSlice::new);
-            match Pin::new(writer).poll_write_vectored(cx, &slices[..count]) {
+            let writer = Pin::new(writer);
+            let written = match &pieces[..count] {
+                [one] => writer.poll_write(cx, one),
+                _ => writer.poll_write_vectored(cx, &pieces.map(IoSlice::new)[..count]),
+            };
+            match written {
                 Poll::Pending => return,
                 Poll::Ready(Ok(n)) if 0 < n => outbox.advance(n),
                 Poll::Ready(_) => self.writer = None,

@@ -858,10 +858,18 @@ async fn the_manifest_is_made_of_types_and_doc_comments() {
 #[test]
 fn what_cannot_be_offered_is_refused_with_every_reason() {
     let tool = |name: &str| Tool::new(name, async |_: Context, (): ()| Ok::<_, Error>(()));
-    let list = Tool::new("list", async |_: Context, _: Vec<u8>| Ok::<_, Error>(()));
+    let list = Tool::new("list", async |_: Context, _: Vec<u8>| Ok::<_, Error>(1));
+    let list = list.returns::<u8>();
     let wrong = Plugin::new("Not An Id", "").tool(tool("1st")).tool(tool("a")).tool(tool("a"));
     let problems = wrong.tool(list).engine(true).err().unwrap();
-    let wanted = ["id \"Not An Id\"", "version", "\"1st\"", "two tools", "\"list\""];
+    let wanted = [
+        "id \"Not An Id\"",
+        "version",
+        "\"1st\"",
+        "two tools",
+        "arguments of \"list\"",
+        "data of \"list\"",
+    ];
     assert_eq!(problems.len(), wanted.len(), "{problems:#?}");
     for (problem, wanted) in problems.iter().zip(wanted) {
         assert!(problem.contains(wanted), "{problem}");

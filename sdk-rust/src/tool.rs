@@ -133,7 +133,7 @@ impl<S: Send + Sync + 'static> Tool<S> {
         self
     }
 
-    /// Promises that every successful result carries data of this type.
+    /// Promises that every successful result carries data of this type, a struct.
     #[must_use]
     pub fn returns<T: JsonSchema + 'static>(mut self) -> Self {
         self.provide.output_schema = Some(schema::<T>(false));
