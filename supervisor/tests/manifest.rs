@@ -186,7 +186,7 @@ fn the_smallest_file_lists_the_tools_and_grants_nothing_else() {
     let tool = &hello.tools[0];
     assert_eq!((tool.name.as_str(), tool.effect, tool.idempotent), ("greet", Effect::Read, true));
     assert_eq!(tool.input_schema["required"], serde_json::json!(["who"]));
-    assert_eq!(hello.grant_tools, ["*"]);
+    assert_eq!(hello.grant_tools, ["greet"]);
     assert!(hello.grant_scopes.is_empty() && hello.secrets.is_empty());
     assert_eq!(hello.env.keys().collect::<Vec<_>>(), ["HOME", "LANG", "PATH"]);
     assert_eq!(hello.config, serde_json::json!({}));
@@ -207,8 +207,9 @@ fn everything_that_can_be_written_arrives_in_the_plan() {
 
     let geocode = plugin(&loaded, "geocode");
     assert_eq!(geocode.prefix.as_deref(), Some("geo"));
+    assert_eq!(geocode.grant_tools, ["lookup"], "only what is granted");
     let tools: Vec<&str> = geocode.tools.iter().map(|it| it.name.as_str()).collect();
-    assert_eq!(tools, ["lookup"], "only what is granted");
+    assert_eq!(tools, ["lookup", "save_place"], "the others are known, for the handshake");
     assert!(geocode.tools[0].output_schema.is_some());
     assert_eq!(geocode.grant_scopes, ["kv.get", "kv.put"], "a pattern means what is asked for");
     assert_eq!(geocode.env.keys().collect::<Vec<_>>(), ["GEOCODE_REGION", "HOME", "LANG", "PATH"]);
@@ -278,8 +279,7 @@ fn a_folder_of_plugins_runs_under_safe_rules() {
     let geocode = plugin(&loaded, "geocode");
     assert!(geocode.grant_scopes.is_empty() && geocode.secrets.is_empty());
     assert!(!geocode.env.contains_key("GEOCODE_REGION"), "asked for, and not granted");
-    let tools: Vec<&str> = geocode.tools.iter().map(|it| it.name.as_str()).collect();
-    assert_eq!(tools, ["save_place"], "`lookup` is also a tool of `places`");
+    assert_eq!(geocode.grant_tools, ["save_place"], "`lookup` is also a tool of `places`");
     insta::assert_snapshot!("folder", loaded.report.render(false));
 }
 
@@ -347,6 +347,18 @@ fn a_switched_off_plugin_may_lack_its_program() {
     assert!(!loaded.report.has_errors(), "{}", loaded.report.render(false));
     assert!(!plugin(&loaded, "gone").enabled);
     assert_eq!(loaded.report.count(Severity::Warning), 1);
+}
+
+/// The plugin still provides it, and the engine must not take that for a lie.
+#[test]
+fn a_withheld_tool_is_known_and_not_granted() {
+    let loaded = load_wrong(&Path::new(FOLDER).join("schema-invalid.toml"));
+    let hello = plugin(&loaded, "hello");
+    assert_eq!(hello.tools[0].name, "greet");
+    assert!(hello.grant_tools.is_empty());
+    let loaded = load_wrong(&Path::new(FOLDER).join("prefix-too-long.toml"));
+    let places = plugin(&loaded, "places");
+    assert_eq!((places.tools.len(), places.grant_tools.as_slice()), (2, &["lookup".into()][..]));
 }
 
 #[test]

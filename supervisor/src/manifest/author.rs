@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use super::{
     codes::Code,
     names,
-    plugin::{Asks, PluginFile, Wire},
+    plugin::{Asks, Kind, PluginFile, Wire},
     read::At,
     report::{Notes, Problem},
     resolve::Surroundings,
@@ -49,6 +49,13 @@ impl Author {
     pub(crate) fn title(&self) -> String {
         let plugin = &self.file.plugin;
         format!("{} {}", plugin.id.value, plugin.version.value)
+    }
+
+    /// Names of tools that are written and have a fault of their own.
+    pub(crate) fn withheld(&self) -> impl Iterator<Item = &str> {
+        let provides = self.file.provides.iter().flatten();
+        let tools = provides.filter(|it| *it.kind == Kind::Tool).map(|it| it.name.as_str());
+        tools.filter(|name| !self.tools.iter().any(|it| it.plan.name == *name))
     }
 
     pub(crate) fn asks_host(&self) -> impl Iterator<Item = &At<String>> {

@@ -344,8 +344,10 @@ impl<'a> Load<'a> {
         let mut all: Vec<(String, usize, String)> = Vec::new();
         for (at, built) in self.plugins.iter().enumerate().filter(|(_, it)| it.plan.enabled) {
             let prefix = built.plan.prefix.as_deref();
-            let tools = built.plan.tools.iter();
-            all.extend(tools.map(|it| (full_name(prefix, &it.name), at, it.name.clone())));
+            // Whoever has a plugin.toml has its grants by whole names here.
+            let tools = built.plan.tools.iter().map(|it| &it.name);
+            let listed = tools.filter(|it| built.plan.grant_tools.contains(it));
+            all.extend(listed.map(|it| (full_name(prefix, it), at, it.clone())));
         }
         all.sort();
         for same in all.chunk_by(|a, b| a.0 == b.0).filter(|it| 1 < it.len()) {
@@ -376,7 +378,7 @@ impl<'a> Load<'a> {
                  or grant the tool of one only"
             )));
             for (_, at, tool) in same {
-                self.plugins[*at].plan.tools.retain(|it| it.name != *tool);
+                self.plugins[*at].plan.grant_tools.retain(|it| it != tool);
             }
         }
     }

@@ -14,8 +14,9 @@ use super::{
     secrets,
     settings::{self, Layer, Layers},
     source::{Source, Span},
+    tools::Listed,
 };
-use crate::plan::{PluginPlan, Secret};
+use crate::plan::{Effect, PluginPlan, Secret, ToolPlan};
 
 /// What one plugin is built from.
 pub(crate) struct Build<'a> {
@@ -63,6 +64,7 @@ impl Build<'_> {
         plan.grant_tools = granted.tools;
         plan.grant_scopes = granted.scopes;
         plan.secrets = secrets;
+        plan.effects = effects;
         plan.enabled = is_enabled;
         plan.degraded = degraded;
         if let Some(config) = &plugin.config {
@@ -74,9 +76,8 @@ impl Build<'_> {
             let identity = &author.file.plugin;
             plan.identity = Some((identity.id.value.clone(), identity.version.value.clone()));
             plan.discover = false;
-            plan.tools = self.tools(author, &plan, &effects, notes);
+            self.tools(author, &mut plan, notes);
         }
-        plan.effects = effects;
         (!notes.is_fatal()).then_some(plan)
     }
 
@@ -247,43 +248,53 @@ impl Build<'_> {
         }
     }
 
-    /// The tools that will be listed: granted, with the operator's effects, and
-    /// with a name that holds once it has its prefix.
-    fn tools(
-        &self,
-        author: &Author,
-        plan: &PluginPlan,
-        effects: &[(String, crate::plan::Effect)],
-        notes: &mut Notes,
-    ) -> Vec<crate::plan::ToolPlan> {
-        let mut tools = Vec::new();
+    /// Every tool of the author's file, with the operator's effects, and the names
+    /// of those that will be listed: granted, with a schema that holds, and with a
+    /// name that holds once it has its prefix. The plan names the others too, for a
+    /// handshake that provides them is no surprise.
+    fn tools(&self, author: &Author, plan: &mut PluginPlan, notes: &mut Notes) {
+        let mut granted = Vec::new();
         for listed in &author.tools {
             let mut tool = listed.plan.clone();
-            if !plan.grant_tools.iter().any(|it| names::covers(it, &tool.name)) {
-                continue;
-            }
-            if let Some((_, effect)) = effects.iter().find(|(it, _)| names::covers(it, &tool.name))
+            let rule = plan.effects.iter().find(|(it, _)| names::covers(it, &tool.name));
+            tool.effect = rule.map_or(tool.effect, |(_, effect)| *effect);
+            if plan.grant_tools.iter().any(|it| names::covers(it, &tool.name))
+                && self.holds_with_prefix(author, listed, notes)
             {
-                tool.effect = *effect;
+                granted.push(tool.name.clone());
             }
-            let full = full_name(plan.prefix.as_deref(), &tool.name);
-            let prefix = self.plugin.prefix.as_ref().filter(|it| names::tool(it).is_ok());
-            if let (Err(expected), Some(prefix)) = (names::tool(&full), prefix) {
-                let message =
-                    format!("the tool `{}` is withheld: {expected}, with its prefix", tool.name);
-                let problem = Problem::error(Code::PB0206, message);
-                notes.add(
-                    problem
-                        .at(self.source, &prefix.span, "put before its name")
-                        .also(&author.source, &listed.name_at, "the name")
-                        .help("choose a shorter prefix")
-                        .tool(&tool.name),
-                );
-                continue;
-            }
-            tools.push(tool);
+            plan.tools.push(tool);
         }
-        tools
+        plan.tools.extend(author.withheld().map(unlisted));
+        plan.grant_tools = granted;
+    }
+
+    fn holds_with_prefix(&self, author: &Author, tool: &Listed, notes: &mut Notes) -> bool {
+        let prefix = self.plugin.prefix.as_ref().filter(|it| names::tool(it).is_ok());
+        let Some(prefix) = prefix else { return true };
+        let name = &tool.plan.name;
+        let Err(expected) = names::tool(&full_name(Some(prefix), name)) else { return true };
+        let message = format!("the tool `{name}` is withheld: {expected}, with its prefix");
+        notes.add(
+            Problem::error(Code::PB0206, message)
+                .at(self.source, &prefix.span, "put before its name")
+                .also(&author.source, &tool.name_at, "the name")
+                .help("choose a shorter prefix")
+                .tool(name),
+        );
+        false
+    }
+}
+
+/// A tool that has a name and is never listed.
+fn unlisted(name: &str) -> ToolPlan {
+    ToolPlan {
+        name: name.to_owned(),
+        description: String::new(),
+        input_schema: serde_json::json!({ "type": "object" }),
+        output_schema: None,
+        effect: Effect::Write,
+        idempotent: false,
     }
 }
 
