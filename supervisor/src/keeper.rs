@@ -26,11 +26,11 @@ use tokio::{
 
 use crate::{
     breaker::Breaker,
-    call::matches,
     fact::{Fact, Facts},
     launch::{Exit, Process, launch},
     life::{Effect, Event, Life, Then},
     link::{Link, News},
+    manifest::names::covers,
     plan::{self, PluginPlan, RestartWhen, ToolPlan},
     reason::{Private, Reason},
     registry::{Cell, Registry},
@@ -297,13 +297,20 @@ impl Keeper {
             Life::Backoff if self.until.is_some_and(|at| at <= now) => {
                 self.event(Event::Waited, Reason::StartingUp);
             }
-            Life::Active if self.idle_at().is_some_and(|at| at <= now) => {
-                // Deciding and shutting are one step under the link's lock.
-                if self.run.as_ref().is_some_and(|run| run.link.quiesce()) {
-                    self.event(Event::Quiet, Reason::IdleStop);
-                }
-            }
+            Life::Active => self.fall_asleep(now),
             _ => {}
+        }
+    }
+
+    /// The idle clock has run out, it seems.
+    fn fall_asleep(&mut self, now: Instant) {
+        let Some(run) = self.run.as_ref().filter(|_| self.idle_at().is_some_and(|at| at <= now))
+        else {
+            return;
+        };
+        // Deciding and shutting are one step under the link's lock.
+        if run.link.quiesce() {
+            self.event(Event::Quiet, Reason::IdleStop);
         }
     }
 
@@ -342,7 +349,7 @@ impl Keeper {
         };
         let condition = Condition {
             life: self.life,
-            disabled: false,
+            off: None,
             reason: Arc::clone(&shown),
             since: SystemTime::now(),
             until: self.until.filter(|_| self.life == Life::Backoff),
@@ -778,10 +785,10 @@ fn check_hello(plan: &PluginPlan, welcome: &Welcome) -> Result<Vec<Provide>, Str
 /// The tools to list: granted, and truly provided.
 fn listed(plan: &PluginPlan, provides: &[Provide]) -> Vec<ToolPlan> {
     let provided = |name: &str| provides.iter().find(|it| it.kind == "tool" && it.name == name);
-    let granted = |name: &str| plan.grant_tools.iter().any(|pattern| matches(pattern, name));
+    let granted = |name: &str| plan.grant_tools.iter().any(|pattern| covers(pattern, name));
     if plan.discover {
         let tools = provides.iter().filter(|it| it.kind == "tool" && granted(&it.name));
-        return tools.map(discovered).collect();
+        return tools.map(|it| discovered(plan, it)).collect();
     }
     // Where a manifest names the tools, its words count and not the handshake's.
     plan.tools
@@ -791,16 +798,18 @@ fn listed(plan: &PluginPlan, provides: &[Provide]) -> Vec<ToolPlan> {
         .collect()
 }
 
-fn discovered(it: &Provide) -> ToolPlan {
+fn discovered(plan: &PluginPlan, it: &Provide) -> ToolPlan {
+    let decided = plan.effects.iter().find(|(pattern, _)| covers(pattern, &it.name));
     ToolPlan {
         name: it.name.clone(),
         description: it.description.clone(),
         input_schema: it.input_schema.clone(),
         output_schema: it.output_schema.clone(),
-        effect: match it.effect.as_deref() {
-            Some("read") => plan::Effect::Read,
-            Some("draft") => plan::Effect::Draft,
-            _ => plan::Effect::Write,
+        effect: match (decided, it.effect.as_deref()) {
+            (Some((_, effect)), _) => *effect,
+            (None, Some("read")) => plan::Effect::Read,
+            (None, Some("draft")) => plan::Effect::Draft,
+            (None, _) => plan::Effect::Write,
         },
         idempotent: it.idempotent,
     }

@@ -41,5 +41,5 @@ pub use self::{
     registry::{Approver, Question, Refused, Registry, ToolInfo},
     status::{PluginStatus, State},
     stderr::StderrLine,
-    supervisor::{Builder, NoSuchPlugin, NotReady, Supervisor},
+    supervisor::{Builder, LoadError, NoSuchPlugin, NotReady, Supervisor},
 };

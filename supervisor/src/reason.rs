@@ -43,6 +43,11 @@ pub enum Reason {
     Shutdown,
     /// The manifest says `enabled = false`.
     Disabled,
+    /// Its manifest has faults.
+    Invalid {
+        /// The first of them.
+        why: String,
+    },
     /// It asked to be replaced; its own word for why.
     Retired {
         /// `memory`, `upgrade`, `max_calls`, `error` or another word.
@@ -166,6 +171,7 @@ impl Reason {
             Self::RestartedByOperator => "restarted",
             Self::Shutdown => "shutdown",
             Self::Disabled => "disabled",
+            Self::Invalid { .. } => "invalid",
             Self::Retired { .. } => "retired",
             Self::SpawnFailed { .. } => "spawn_failed",
             Self::NoHello { .. } => "no_hello",
@@ -245,6 +251,7 @@ impl fmt::Display for Reason {
             Self::RestartedByOperator => write!(f, "is being restarted by the operator"),
             Self::Shutdown => write!(f, "was stopped because the supervisor is going down"),
             Self::Disabled => write!(f, "is disabled in the manifest"),
+            Self::Invalid { why } => write!(f, "has a faulty manifest: {why}"),
             Self::Retired { word } => write!(f, "asked to be replaced ({word})"),
             Self::SpawnFailed { program, error } => {
                 write!(f, "could not be started: {program}: {error}")

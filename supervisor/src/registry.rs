@@ -37,6 +37,7 @@ use crate::{
     life::Life,
     link::{NotSent, Waiter},
     local::LocalTool,
+    manifest::{names, schema_holds},
     plan::{Approval, Effect, PluginPlan, ToolPlan},
     reason::Private,
     status::{Condition, State},
@@ -305,9 +306,9 @@ impl Registry {
     }
 
     fn entry(&self, name: Arc<str>, tool: ToolPlan, source: Source) -> Result<Entry, String> {
-        check_name(&name)?;
-        let arguments = compile(&tool.input_schema)?;
-        let result = tool.output_schema.as_ref().map(compile).transpose()?;
+        names::tool(&name).map_err(|why| format!("it is no tool's name: {why}"))?;
+        let arguments = compile(&tool.input_schema, true)?;
+        let result = tool.output_schema.as_ref().map(|it| compile(it, false)).transpose()?;
         // The same tool again keeps its generation, so that a prompt cache holds.
         let old = self.0.table.load();
         let same = old.get(&name).filter(|it| it.tool == tool).map(|it| it.generation);
@@ -344,12 +345,8 @@ impl Registry {
 
     fn not_found(&self, caller: &Caller, name: String) -> CallError {
         let table = self.0.table.load();
-        let names = table.listed().map(|entry| &*entry.name).filter(|name| caller.may_use(name));
-        let near = names
-            .map(|known| (strsim::damerau_levenshtein(known, &name), known))
-            .filter(|(distance, known)| *distance <= 2.max(known.len() / 3))
-            .min()
-            .map(|(_, known)| known.to_owned());
+        let known = table.listed().map(|entry| &*entry.name).filter(|name| caller.may_use(name));
+        let near = names::near(&name, known).map(str::to_owned);
         CallError::NotFound { name, near }
     }
 
@@ -394,7 +391,7 @@ impl Registry {
             effect: entry.tool.effect,
             approval,
             can_ask: caller.trusted || self.0.approver.is_some(),
-            wakes: condition.as_ref().is_none_or(|it| !it.disabled && it.life.wakes()),
+            wakes: condition.as_ref().is_none_or(Condition::wakes),
             inside: cell.map_or(0, |cell| cell.house.inside()),
             inside_max: cell.map_or(usize::MAX, |cell| cell.inside_max()),
             rate: None,
@@ -443,29 +440,11 @@ impl Registry {
     }
 }
 
-/// A name that every model API accepts. \[R-HS-10\]
-pub(crate) fn check_name(name: &str) -> Result<(), String> {
-    let portable = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-';
-    if !(1..=64).contains(&name.len()) {
-        return Err(format!("a name has 1 to 64 characters, this one {}", name.chars().count()));
-    }
-    if !name.starts_with(|c: char| c.is_ascii_alphabetic()) {
-        return Err("a name starts with a letter a-z or A-Z".into());
-    }
-    match name.chars().find(|&c| !portable(c)) {
-        Some(c) => Err(format!("a name has letters, digits, `_` and `-` only, and not {c:?}")),
-        None => Ok(()),
-    }
-}
-
-/// Compiles a tool's schema: JSON Schema 2020-12, an object at the root, nothing
-/// that would have to be fetched.
-pub(crate) fn compile(schema: &Value) -> Result<Validator, String> {
-    if schema.get("type").and_then(Value::as_str) != Some("object") {
-        return Err("the schema's root must say \"type\": \"object\"".into());
-    }
-    jsonschema::draft202012::new(schema)
-        .map_err(|error| format!("the schema is not valid: {error}"))
+/// Compiles a schema that holds: JSON Schema 2020-12, nothing that would have to
+/// be fetched, and for arguments an object at the root.
+fn compile(schema: &Value, object_root: bool) -> Result<Validator, String> {
+    schema_holds(schema, object_root).map_err(|(why, help)| format!("{why}; {help}"))?;
+    jsonschema::draft202012::new(schema).map_err(|error| format!("its schema: {error}"))
 }
 
 fn problems(arguments: &Validator, args: &Value) -> Vec<String> {
@@ -643,7 +622,7 @@ impl<'a> Errand<'a> {
                         return Err(CallError::BadArguments { tool, problems });
                     }
                 }
-            } else if now.disabled || !now.life.wakes() {
+            } else if !now.wakes() {
                 return Err(match waited {
                     true => self.not_started(&now),
                     false => inactive(self.cell, &now),

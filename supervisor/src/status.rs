@@ -32,6 +32,8 @@ pub enum State {
     Stopped,
     /// Off in the manifest.
     Disabled,
+    /// Its manifest has faults.
+    Invalid,
 }
 
 impl State {
@@ -47,6 +49,7 @@ impl State {
             Self::Quarantined => "quarantined",
             Self::Stopped => "stopped",
             Self::Disabled => "disabled",
+            Self::Invalid => "invalid",
         }
     }
 
@@ -111,7 +114,8 @@ fn epoch_ms<S: serde::Serializer>(time: &SystemTime, serializer: S) -> Result<S:
 #[derive(Clone, Debug)]
 pub(crate) struct Condition {
     pub(crate) life: Life,
-    pub(crate) disabled: bool,
+    /// Whether it can run at all.
+    pub(crate) off: Option<Off>,
     pub(crate) reason: Arc<Reason>,
     pub(crate) since: SystemTime,
     /// When a backoff ends.
@@ -128,6 +132,24 @@ pub(crate) struct Condition {
 
 impl Condition {
     pub(crate) fn state(&self) -> State {
-        if self.disabled { State::Disabled } else { State::of(self.life) }
+        match self.off {
+            None => State::of(self.life),
+            Some(Off::Disabled) => State::Disabled,
+            Some(Off::Invalid(_)) => State::Invalid,
+        }
     }
+
+    /// Whether a call may wait for the plugin to become active.
+    pub(crate) fn wakes(&self) -> bool {
+        self.off.is_none() && self.life.wakes()
+    }
+}
+
+/// Why a plugin has no keeper.
+#[derive(Clone, Debug)]
+pub(crate) enum Off {
+    /// The manifest says so.
+    Disabled,
+    /// The manifest has faults; the first of them.
+    Invalid(String),
 }

@@ -1,6 +1,7 @@
 //! The supervisor: a plan in, a registry out, and a hand on every plugin's life.
 
 use std::{
+    path::Path,
     sync::{Arc, Mutex, PoisonError},
     time::{Duration, SystemTime},
 };
@@ -17,10 +18,14 @@ use crate::{
     keeper::{Keeper, Order},
     life::Life,
     local::LocalTool,
+    manifest::{
+        self, Invalid, Loaded, Problem, Report,
+        names::{self, covers},
+    },
     plan::{Plan, PluginPlan},
     reason::{Private, Reason},
     registry::{Approver, Cell, Question, Refused, Registry},
-    status::{Condition, PluginStatus, State},
+    status::{Condition, Off, PluginStatus, State},
     stderr::{StderrLine, Tail},
 };
 
@@ -63,6 +68,7 @@ impl Drop for Inner {
 #[derive(Default)]
 pub struct Builder {
     plan: Plan,
+    invalid: Vec<Invalid>,
     locals: Vec<LocalTool>,
     approver: Option<Approver>,
 }
@@ -79,6 +85,14 @@ impl Builder {
     pub fn plan(mut self, plan: Plan) -> Self {
         self.plan.plugins.extend(plan.plugins);
         self
+    }
+
+    /// Adds everything a manifest holds. Plugins that cannot run are listed as
+    /// invalid, with the reason, and the others run.
+    #[must_use]
+    pub fn loaded(mut self, loaded: Loaded) -> Self {
+        self.invalid.extend(loaded.invalid);
+        self.plan(loaded.plan)
     }
 
     /// Adds one plugin.
@@ -120,19 +134,21 @@ impl Builder {
         for local in self.locals {
             registry.add(local)?;
         }
-        let mut names = std::collections::HashSet::new();
-        if let Some(twice) = self.plan.plugins.iter().find(|plugin| !names.insert(&plugin.name)) {
+        let mut seen = std::collections::HashSet::new();
+        let plugins = self.plan.plugins.iter().map(|plugin| &plugin.name);
+        let mut all = plugins.chain(self.invalid.iter().map(|it| &it.name));
+        if let Some(twice) = all.find(|name| !seen.insert(*name)) {
             let why = "two plugins have this name".into();
-            return Err(Refused { name: twice.name.clone(), why });
+            return Err(Refused { name: twice.clone(), why });
         }
         let lines = broadcast::Sender::new(LINES_KEPT);
         let mut cells = Vec::new();
         let mut keepers = Vec::new();
         for plugin in self.plan.plugins {
-            let enabled = plugin.enabled;
+            let off = (!plugin.enabled).then_some(Off::Disabled);
             let (orders, inbox) = mpsc::unbounded_channel();
-            let cell = Arc::new(cell(plugin, orders));
-            if enabled {
+            let cell = Arc::new(cell(plugin, orders, off));
+            if cell.plan.enabled {
                 registry.set_tools(&cell, &declared(&cell.plan));
                 let keeper = Keeper::new(
                     Arc::clone(&cell),
@@ -145,20 +161,27 @@ impl Builder {
             }
             cells.push(cell);
         }
+        for Invalid { name, why } in self.invalid {
+            let plan = PluginPlan::new(name, Vec::new(), "/");
+            cells.push(Arc::new(cell(plan, mpsc::unbounded_channel().0, Some(Off::Invalid(why)))));
+        }
         let inner = Inner { registry, facts, lines, cells, keepers: Mutex::new(keepers) };
         Ok(Supervisor(Arc::new(inner)))
     }
 }
 
-fn cell(plan: PluginPlan, orders: mpsc::UnboundedSender<Order>) -> Cell {
-    let disabled = !plan.enabled;
-    let reason = Arc::new(if disabled { Reason::Disabled } else { Reason::NotStarted });
+fn cell(plan: PluginPlan, orders: mpsc::UnboundedSender<Order>, off: Option<Off>) -> Cell {
+    let reason = Arc::new(match &off {
+        None => Reason::NotStarted,
+        Some(Off::Disabled) => Reason::Disabled,
+        Some(Off::Invalid(why)) => Reason::Invalid { why: why.clone() },
+    });
     let rate = plan.limits.calls_per_minute.and_then(std::num::NonZeroU32::new);
     Cell {
         name: plan.name.as_str().into(),
         condition: watch::Sender::new(Condition {
             life: Life::Dormant,
-            disabled,
+            off,
             reason: Arc::clone(&reason),
             since: SystemTime::now(),
             until: None,
@@ -180,7 +203,7 @@ fn cell(plan: PluginPlan, orders: mpsc::UnboundedSender<Order>) -> Cell {
 
 /// The tools that are known before any process runs.
 fn declared(plan: &PluginPlan) -> Vec<crate::plan::ToolPlan> {
-    let granted = |name: &str| plan.grant_tools.iter().any(|it| crate::call::matches(it, name));
+    let granted = |name: &str| plan.grant_tools.iter().any(|it| covers(it, name));
     plan.tools.iter().filter(|tool| granted(&tool.name)).cloned().collect()
 }
 
@@ -206,6 +229,44 @@ impl Supervisor {
     /// Two plugins have one name.
     pub fn start(plan: Plan) -> Result<Self, Refused> {
         Self::builder().plan(plan).start()
+    }
+
+    /// Runs what an operator's `plugbay.toml`, or one `plugin.toml`, says. Plugins
+    /// that cannot run are listed as invalid; the report says why.
+    ///
+    /// # Errors
+    /// Nothing in the file can run.
+    pub fn from_file(path: impl AsRef<Path>) -> Result<(Self, Report), LoadError> {
+        Self::from_loaded(manifest::load_file(path.as_ref()))
+    }
+
+    /// Runs the plugin in a folder, or those in its sub-folders, under safe
+    /// defaults: their tools are granted and nothing else is.
+    ///
+    /// # Errors
+    /// Nothing in the folder can run.
+    pub fn from_folder(path: impl AsRef<Path>) -> Result<(Self, Report), LoadError> {
+        Self::from_loaded(manifest::load_folder(path.as_ref()))
+    }
+
+    /// Runs one program under safe defaults. Its tools are learnt when it starts,
+    /// which [`Self::ready`] waits for.
+    ///
+    /// # Errors
+    /// There is no such program.
+    pub fn from_command(name: &str, argv: &[String]) -> Result<Self, LoadError> {
+        let plugin =
+            manifest::command(name, argv).map_err(|it| LoadError::Command(Box::new(it)))?;
+        Self::builder().plugin(plugin).start().map_err(LoadError::Refused)
+    }
+
+    fn from_loaded(loaded: Loaded) -> Result<(Self, Report), LoadError> {
+        if loaded.plan.plugins.is_empty() && loaded.report.has_errors() {
+            return Err(LoadError::Manifest(Box::new(loaded.report)));
+        }
+        let report = loaded.report.clone();
+        let supervisor = Self::builder().loaded(loaded).start().map_err(LoadError::Refused)?;
+        Ok((supervisor, report))
     }
 
     /// What an agent loop calls.
@@ -240,13 +301,7 @@ impl Supervisor {
     fn cell(&self, name: &str) -> Result<&Arc<Cell>, NoSuchPlugin> {
         let found = self.0.cells.iter().find(|cell| &*cell.name == name);
         found.ok_or_else(|| {
-            let near = self
-                .0
-                .cells
-                .iter()
-                .map(|cell| &*cell.name)
-                .min_by_key(|known| strsim::damerau_levenshtein(known, name));
-            let near = near.filter(|known| strsim::damerau_levenshtein(known, name) <= 2);
+            let near = names::near(name, self.0.cells.iter().map(|cell| &*cell.name));
             NoSuchPlugin { name: name.to_owned(), near: near.map(str::to_owned) }
         })
     }
@@ -260,7 +315,7 @@ impl Supervisor {
         let mut condition = cell.condition.subscribe();
         loop {
             let now = condition.borrow_and_update().clone();
-            let down = now.disabled || !now.life.wakes();
+            let down = !now.wakes();
             if now.life == Life::Active {
                 return Ok(());
             }
@@ -298,7 +353,7 @@ impl Supervisor {
         self.order(name, Order::Stop)?;
         let mut condition = self.cell(name)?.condition.subscribe();
         // Fails only if the plugin's keeper is gone, and then it is down.
-        condition.wait_for(|now| now.disabled || now.life == Life::Stopped).await.ok();
+        condition.wait_for(|now| now.off.is_some() || now.life == Life::Stopped).await.ok();
         Ok(())
     }
 
@@ -346,6 +401,20 @@ fn status(cell: &Cell) -> PluginStatus {
         degraded: cell.plan.degraded.clone(),
         last_words: cell.last_words(),
     }
+}
+
+/// Why there is nothing to run.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum LoadError {
+    /// The manifest's faults, all of them.
+    #[error("{}", .0.render(false))]
+    Manifest(Box<Report>),
+    /// The command line's fault.
+    #[error(transparent)]
+    Command(Box<Problem>),
+    /// Two things want one name.
+    #[error(transparent)]
+    Refused(Refused),
 }
 
 /// Why a plugin is not up.
