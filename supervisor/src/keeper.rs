@@ -208,8 +208,9 @@ impl Keeper {
     /// When to look whether the plugin is idle.
     fn idle_at(&self) -> Option<Instant> {
         let (stop_after, run) = (self.plan.idle.stop_after?, self.run.as_ref()?);
-        let quiet = run.link.quiet_for().unwrap_or_default();
-        let at = Instant::now() + stop_after.saturating_sub(quiet);
+        // While calls are open, no earlier than if the last of them ended now.
+        let since = run.link.quiet_since().unwrap_or_else(Instant::now);
+        let at = since + stop_after;
         Some(self.idle_from.map_or(at, |from| at.max(from)))
     }
 

@@ -225,10 +225,10 @@ impl Link {
         quiet
     }
 
-    /// For how long no call has been open; `None` while one is.
-    pub(crate) fn quiet_for(&self) -> Option<Duration> {
+    /// Since when no call has been open; `None` while one is.
+    pub(crate) fn quiet_since(&self) -> Option<Instant> {
         let state = self.lock();
-        (state.conversation.open_calls() == 0).then(|| state.quiet_since.elapsed())
+        (state.conversation.open_calls() == 0).then_some(state.quiet_since)
     }
 
     /// Waits for a slot. `None` if the conversation ended first.
