@@ -53,12 +53,15 @@ pub(crate) struct Against {
 pub(crate) enum Promise {
     /// No larger than this.
     AtMost(f64),
+    /// No smaller than this.
+    AtLeast(f64),
 }
 
 impl Promise {
     pub(crate) fn kept_by(self, ratio: f64) -> bool {
         match self {
             Self::AtMost(bound) => ratio <= bound,
+            Self::AtLeast(bound) => bound <= ratio,
         }
     }
 }

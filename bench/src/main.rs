@@ -6,6 +6,7 @@ mod child;
 mod floor;
 mod frame;
 mod harness;
+mod plugbay;
 mod report;
 
 use std::{process::ExitCode, time::Duration};
@@ -20,7 +21,7 @@ use nix::{
 use harness::{Budget, Measure};
 
 /// What is measured, floors first. Whoever measures something new adds a list.
-const LISTS: &[&[Measure]] = &[floor::MEASURES];
+const LISTS: &[&[Measure]] = &[floor::MEASURES, plugbay::MEASURES];
 
 /// Measures plugbay against the raw pipe floor, interleaved.
 #[derive(Debug, Parser)]
@@ -51,7 +52,7 @@ struct Options {
 
 fn main() -> ExitCode {
     // Before anything else: what a child does until its first byte is measured.
-    if let Some(code) = child::run_if_asked() {
+    if let Some(code) = child::run_if_asked().or_else(plugbay::run_if_asked) {
         return code;
     }
     match measure(&Options::parse()) {
