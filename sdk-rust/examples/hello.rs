@@ -3,7 +3,10 @@
 
 use std::process::ExitCode;
 
-use plugbay_sdk::{Context, Effect, Error, Plugin, Tool, schemars::JsonSchema};
+use plugbay_sdk::{
+    Context, Effect, Error, Plugin, Tool,
+    schemars::{self, JsonSchema},
+};
 use serde::Deserialize;
 
 #[derive(Deserialize, JsonSchema)]

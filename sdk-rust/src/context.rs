@@ -3,13 +3,10 @@
 use std::{fmt, sync::Arc, time::Duration};
 
 pub use plugbay_protocol::Level;
-use plugbay_protocol::{Code, Note, contract};
+use plugbay_protocol::{Note, contract};
 use tokio::time::Instant;
 
-use crate::{
-    Activation, Error,
-    wire::{Call, Cause},
-};
+use crate::{Activation, Error, wire::Call};
 
 /// One call, seen from inside a tool: how long it may take, whether anybody still
 /// wants its result, and where to say how far it has come. Cheap to clone.
@@ -65,13 +62,11 @@ impl<S> Context<S> {
     /// For `ctx.check()?` between two pieces of work.
     ///
     /// # Errors
-    /// Nobody wants the result any more.
+    /// Nobody wants the result any more, and its code says why: `cancelled`, because the
+    /// caller said so; `deadline_exceeded`, because it waited long enough; `unavailable`,
+    /// because the host has gone. What is worth keeping for a next attempt may depend on it.
     pub fn check(&self) -> Result<(), Error> {
-        match self.call.cause() {
-            None => Ok(()),
-            Some(Cause::Deadline) => Err(Error::new(Code::DeadlineExceeded, "out of time")),
-            Some(Cause::Cancelled | Cause::Shutdown) => Err(Error::cancelled()),
-        }
+        self.call.cause().map_or(Ok(()), |cause| Err(cause.error()))
     }
 
     /// Says how far the call has come: `n` of `total`, and a word about it, or `""`.

@@ -3,7 +3,7 @@
 //! ```no_run
 //! use std::process::ExitCode;
 //!
-//! use plugbay_sdk::{Context, Effect, Error, Plugin, Tool, schemars::JsonSchema};
+//! use plugbay_sdk::{Context, Effect, Error, Plugin, Tool, schemars::{self, JsonSchema}};
 //! use serde::Deserialize;
 //!
 //! #[derive(Deserialize, JsonSchema)]

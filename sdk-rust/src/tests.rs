@@ -480,6 +480,42 @@ async fn a_plain_tool_sees_its_deadline_pass_by_itself() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_tool_learns_why_nobody_wants_its_result() {
+    let codes = Arc::new(Mutex::new(Vec::new()));
+    let seen = Arc::clone(&codes);
+    let tool = Tool::new("it", move |ctx: Context, (): ()| {
+        let seen = Arc::clone(&seen);
+        async move {
+            ctx.cancelled().await;
+            let error = ctx.check().unwrap_err();
+            seen.lock().unwrap().push(error.code().unwrap());
+            Err::<(), _>(error)
+        }
+    });
+    let host = host(tool).await;
+    let cancelled = host.call("it", json!({})).start();
+    tokio::task::yield_now().await;
+    cancelled.cancel();
+    assert_eq!(failed(cancelled.await).code, Code::Cancelled);
+    for call in
+        [host.call("it", json!({})).deadline(SECOND), host.call("it", json!({})).idle(SECOND)]
+    {
+        assert_eq!(failed(call.await).code, Code::DeadlineExceeded);
+        sleep(SECOND).await;
+    }
+    let lost = host.call("it", json!({})).start();
+    tokio::task::yield_now().await;
+    host.close();
+    assert_eq!(failed(lost.await).code, Code::Unavailable);
+    sleep(SECOND).await;
+    use Code::{Cancelled, DeadlineExceeded, Unavailable};
+    assert_eq!(
+        *codes.lock().unwrap(),
+        [Cancelled, DeadlineExceeded, DeadlineExceeded, Unavailable]
+    );
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_call_has_one_end_however_cancel_deadline_and_result_race() {
     // The result is ready in the same instant as the deadline and the cancel.
     for cancel_at in [0, 1, 2] {

@@ -36,8 +36,8 @@ impl Effect {
 
 /// One tool: a function with typed arguments.
 ///
-/// **Arguments** are a struct that derives `Deserialize` and `JsonSchema` (from the
-/// re-exported [`schemars`](crate::schemars)). Doc comments on its fields become the
+/// **Arguments** are a struct that derives `Deserialize` and `JsonSchema`, the latter by
+/// `use plugbay_sdk::schemars::{self, JsonSchema}` (the derive looks for both names). Doc comments on its fields become the
 /// descriptions a model reads; one on the struct becomes the tool's own, unless
 /// [`Self::describe`] gives another. `()` is for tools without arguments. A field for
 /// bytes carries `#[serde(with = "serde_bytes")]` and `#[schemars(with = "Vec<u8>")]`.

@@ -21,7 +21,7 @@ use plugbay_protocol::{
 };
 use tokio::{sync::Notify, time::Instant};
 
-use crate::{activation::Activation, reply::Outcome};
+use crate::{Error, activation::Activation, reply::Outcome};
 
 /// Progress is told at most once in this time for each call; the last one always.
 pub(crate) const PROGRESS_EVERY: Duration = Duration::from_millis(100);
@@ -168,27 +168,43 @@ impl Inner {
 pub(crate) enum Cause {
     /// The caller said CANCEL.
     Cancelled = 1,
-    /// Its total budget is spent.
+    /// Its total budget is spent, by our clock.
     Deadline = 2,
-    /// The conversation is over.
-    Shutdown = 3,
+    /// One of its budgets is spent, by the caller's clock, which is usually first.
+    Overdue = 3,
+    /// The conversation is over, or will be.
+    Shutdown = 4,
 }
 
 impl Cause {
+    const ALL: [Self; 4] = [Self::Cancelled, Self::Deadline, Self::Overdue, Self::Shutdown];
+
+    /// What to answer for code that had to be broken off. To a CANCEL that is
+    /// `cancelled`, whatever its reason. \[R-CN-01\] \[R-TO-09\]
     pub(crate) fn fault(self) -> Fault {
         let code = match self {
             Self::Deadline => Code::DeadlineExceeded,
-            Self::Cancelled | Self::Shutdown => Code::Cancelled,
+            Self::Cancelled | Self::Overdue | Self::Shutdown => Code::Cancelled,
         };
         Fault::new(code).retry(Retry::Maybe)
+    }
+
+    /// The same for code that breaks off by itself.
+    pub(crate) fn error(self) -> Error {
+        match self {
+            Self::Cancelled => Error::cancelled(),
+            Self::Deadline | Self::Overdue => Error::new(Code::DeadlineExceeded, "out of time"),
+            Self::Shutdown => Error::unavailable("the host has gone"),
+        }
     }
 }
 
 impl From<CancelReason> for Cause {
     fn from(reason: CancelReason) -> Self {
         match reason {
+            CancelReason::User | CancelReason::Parent => Self::Cancelled,
+            CancelReason::Deadline | CancelReason::Idle => Self::Overdue,
             CancelReason::Shutdown => Self::Shutdown,
-            _ => Self::Cancelled,
         }
     }
 }
@@ -241,16 +257,13 @@ impl Call {
     /// Why the result is not wanted any more, if so. Looks at the clock, so that a
     /// deadline counts even where nothing else could run.
     pub(crate) fn cause(&self) -> Option<Cause> {
-        match self.cause.load(Ordering::Acquire) {
-            1 => Some(Cause::Cancelled),
-            2 => Some(Cause::Deadline),
-            3 => Some(Cause::Shutdown),
-            _ if self.deadline.is_some_and(|at| at <= Instant::now()) => {
-                self.cancel(Cause::Deadline);
-                Some(Cause::Deadline)
-            }
-            _ => None,
-        }
+        let told = self.cause.load(Ordering::Acquire);
+        let told = Cause::ALL.into_iter().find(|cause| *cause as u8 == told);
+        told.or_else(|| {
+            self.deadline.filter(|at| *at <= Instant::now())?;
+            self.cancel(Cause::Deadline);
+            Some(Cause::Deadline)
+        })
     }
 
     /// Waits until the result is not wanted any more.
