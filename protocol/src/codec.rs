@@ -83,6 +83,8 @@ pub struct Decoder {
     bytes: BytesMut,
     /// The limit we announced, once HELLO is through.
     frame_max: Option<u32>,
+    /// The largest frame that has arrived whole.
+    largest: u64,
     broken: Option<Violation>,
 }
 
@@ -93,11 +95,17 @@ impl Decoder {
     }
 
     /// Where to read to. There is always room; the reader appends what it got.
+    ///
+    /// The buffer is never more than twice what has truly arrived, with one
+    /// exception: a frame no larger than one that has already arrived whole gets
+    /// its room at once, so that large frames are copied while growing only once.
     pub fn buffer(&mut self) -> &mut BytesMut {
-        let room = self.bytes.capacity() - self.bytes.len();
-        if room < READ_MIN {
-            // Doubling: the buffer is never more than twice what has truly arrived.
-            self.bytes.reserve(self.bytes.len().max(READ_USUAL));
+        let have = self.bytes.len();
+        let due = Header::peek(&self.bytes).map_or(0, |it| layout(it.head_len, it.body_len).0);
+        if due <= self.largest && (self.bytes.capacity() as u64) < due {
+            self.bytes.reserve(due as usize - have);
+        } else if self.bytes.capacity() - have < READ_MIN {
+            self.bytes.reserve(have.max(READ_USUAL));
         }
         &mut self.bytes
     }
@@ -179,6 +187,7 @@ impl Decoder {
             if (self.bytes.len() as u64) < size {
                 return Ok(None);
             }
+            self.largest = self.largest.max(size);
             let end_of_head = HEADER_LEN + head_len;
             if self.bytes[end_of_head..body_at].iter().any(|&byte| byte != 0) {
                 return Err(Violation::Gap);

@@ -4,10 +4,15 @@
 //! maps with string keys (`rmp_serde::to_vec_named`); this crate never encodes
 //! or decodes them itself, because a conversation does not look into bodies.
 
-use alloc::{borrow::ToOwned, collections::BTreeMap, string::String, vec::Vec};
+use alloc::{
+    borrow::{Cow, ToOwned},
+    collections::BTreeMap,
+    string::String,
+    vec::Vec,
+};
 
 use bytes::{Bytes, BytesMut};
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize, de::Error};
 use serde_json::Value;
 
 use crate::msgpack::{self, Writer};
@@ -102,7 +107,7 @@ pub struct ToolResult {
 }
 
 /// One piece of content.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(tag = "type", rename_all = "lowercase")]
 pub enum Block {
     /// Words.
@@ -132,8 +137,39 @@ pub enum Block {
         uri: String,
     },
     /// A type this version does not know; tolerated. \[R-EX-04\]
-    #[serde(other)]
     Unknown,
+}
+
+impl<'de> Deserialize<'de> for Block {
+    /// By hand, because a derived one keeps every field in an intermediate value
+    /// until it has seen `type`. Blocks are on the path of every result.
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        #[derive(Deserialize)]
+        struct Fields<'a> {
+            #[serde(borrow)]
+            r#type: Cow<'a, str>,
+            text: Option<String>,
+            mime: Option<String>,
+            #[serde(default, with = "serde_bytes")]
+            bin: Option<Vec<u8>>,
+            uri: Option<String>,
+        }
+        let Fields { r#type, text, mime, bin, uri } = Fields::deserialize(deserializer)?;
+        let missing = D::Error::missing_field;
+        Ok(match &*r#type {
+            "text" => Self::Text { text: text.ok_or_else(|| missing("text"))? },
+            "image" | "file" => {
+                let mime = mime.ok_or_else(|| missing("mime"))?;
+                let bin = bin.ok_or_else(|| missing("bin"))?;
+                match &*r#type {
+                    "image" => Self::Image { mime, bin },
+                    _ => Self::File { mime, bin },
+                }
+            }
+            "ref" => Self::Ref { uri: uri.ok_or_else(|| missing("uri"))? },
+            _ => Self::Unknown,
+        })
+    }
 }
 
 /// The longest message put into a body of a fault or a note, in bytes.

@@ -131,12 +131,21 @@ impl Output {
             #[serde(default)]
             is_error: bool,
         }
-        plugbay_protocol::check_body(body).map_err(|why| why.to_string())?;
-        let wire: Wire = rmp_serde::from_slice(body).map_err(|error| shape(&error))?;
+        let mut rest = body;
+        let mut reader = rmp_serde::Deserializer::new(&mut rest);
+        // The spec's own bound; far from where the stack would end. [R-HD-11]
+        reader.set_max_depth(BODY_DEPTH_MAX);
+        let wire = Wire::deserialize(&mut reader).map_err(|error| shape(&error))?;
+        if !rest.is_empty() {
+            return Err("bytes follow the value".into());
+        }
         let data = wire.data.map(|json| json.0).filter(|data| !data.is_null());
         Ok(Self { content: wire.content, data, is_error: wire.is_error })
     }
 }
+
+/// How deep a result may nest. \[R-HD-11\]
+const BODY_DEPTH_MAX: usize = 128;
 
 /// What is wrong with a body, without quoting any of it.
 fn shape(error: &rmp_serde::decode::Error) -> String {
@@ -266,7 +275,7 @@ mod tests {
 
     #[test]
     fn a_broken_result_is_named_and_not_quoted() {
-        assert_eq!(Output::decode(b"\x81\xa7content").unwrap_err(), "the value ends too early");
+        assert_eq!(Output::decode(b"\x81\xa7content").unwrap_err(), "it ends too early");
         let wrong = b"\x81\xa7content\xa6secret";
         assert_eq!(
             Output::decode(wrong).unwrap_err(),

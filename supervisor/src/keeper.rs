@@ -363,7 +363,7 @@ impl Keeper {
             peer: self.peer.clone(),
         };
         let state = condition.state();
-        self.cell.condition.send_replace(condition);
+        self.cell.condition.send_replace(Arc::new(condition));
         self.facts.say(Fact::Became { plugin: self.name(), state, reason: shown });
     }
 

@@ -10,7 +10,7 @@ use std::{
     collections::HashMap,
     io::{self, IoSlice},
     pin::{Pin, pin},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError},
     task::{Context, Poll, ready},
     time::Duration,
 };
@@ -99,6 +99,7 @@ struct Shared {
     wake: Notify,
     /// As many permits as calls may run. Closed when the conversation is over.
     slots: Arc<Semaphore>,
+    features: OnceLock<Features>,
     epoch: Instant,
     plugin: Arc<str>,
     facts: Facts,
@@ -169,6 +170,7 @@ impl Link {
             state: Mutex::new(state),
             wake: Notify::new(),
             slots: Arc::new(Semaphore::new(0)),
+            features: OnceLock::new(),
             epoch: now,
             plugin,
             facts,
@@ -188,9 +190,9 @@ impl Link {
         Tick(u64::try_from(self.0.epoch.elapsed().as_millis()).unwrap_or(u64::MAX))
     }
 
-    /// What both sides use.
+    /// What both sides use; known once the gate is open.
     pub(crate) fn features(&self) -> Features {
-        self.lock().conversation.features()
+        self.0.features.get().copied().unwrap_or_default()
     }
 
     /// How many calls the plugin accepts at once.
@@ -200,7 +202,10 @@ impl Link {
 
     /// Lets calls through, `width` at once.
     pub(crate) fn open(&self, width: usize) {
-        self.lock().accepting = true;
+        let mut state = self.lock();
+        state.accepting = true;
+        self.0.features.get_or_init(|| state.conversation.features());
+        drop(state);
         self.0.slots.add_permits(width);
     }
 

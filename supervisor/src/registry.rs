@@ -20,7 +20,7 @@ use bytes::Bytes;
 use futures::{FutureExt, future::BoxFuture};
 use governor::{DefaultDirectRateLimiter, clock::Clock};
 use jsonschema::Validator;
-use plugbay_protocol::{Budget, Failure, Features, Outgoing, Retry, contract::ToolCall};
+use plugbay_protocol::{Budget, Failure, Features, Outgoing, Retry};
 use serde::Serialize;
 use serde_json::Value;
 use tokio::{
@@ -57,7 +57,7 @@ const RESENDS_MAX: u32 = 3;
 pub(crate) struct Cell {
     pub(crate) name: Arc<str>,
     pub(crate) plan: Arc<PluginPlan>,
-    pub(crate) condition: watch::Sender<Condition>,
+    pub(crate) condition: watch::Sender<Arc<Condition>>,
     pub(crate) orders: mpsc::UnboundedSender<Order>,
     pub(crate) house: House,
     pub(crate) rate: Option<DefaultDirectRateLimiter>,
@@ -384,14 +384,14 @@ impl Registry {
         approval: Approval,
     ) -> Result<(), CallError> {
         let cell = entry.owner();
-        let condition = cell.map(|cell| cell.condition.borrow().clone());
+        let condition = cell.map(|cell| Arc::clone(&cell.condition.borrow()));
         let snapshot = Snapshot {
             caller: &caller.name,
             allowed: caller.may_use(&entry.name),
             effect: entry.tool.effect,
             approval,
             can_ask: caller.trusted || self.0.approver.is_some(),
-            wakes: condition.as_ref().is_none_or(Condition::wakes),
+            wakes: condition.as_ref().is_none_or(|it| it.wakes()),
             inside: cell.map_or(0, |cell| cell.house.inside()),
             inside_max: cell.map_or(usize::MAX, |cell| cell.inside_max()),
             rate: None,
@@ -535,7 +535,7 @@ impl<'a> Errand<'a> {
     async fn run(mut self, place: Place, seen: &mut Seen) -> Result<Output, CallError> {
         let total = self.call.deadline.unwrap_or(self.cell.plan.timeouts.call);
         let until = self.began + total;
-        self.body = encode(&self.entry.tool.name, std::mem::take(&mut self.call.args));
+        self.body = encode(&self.entry.tool.name, &std::mem::take(&mut self.call.args));
         let mut place = Some(place);
         let mut resends = 0;
         loop {
@@ -595,7 +595,7 @@ impl<'a> Errand<'a> {
         // A start that fails after we came is ours to report, an old failure is not.
         let mut waited = false;
         loop {
-            let now = condition.borrow_and_update().clone();
+            let now = Arc::clone(&condition.borrow_and_update());
             if let (Life::Active, Some(link)) = (now.life, &now.link)
                 && let Some(permit) = link.slot().await
             {
@@ -698,10 +698,31 @@ impl<'a> Errand<'a> {
     }
 }
 
-fn encode(name: &str, args: Value) -> Bytes {
-    let call = ToolCall { name: name.to_owned(), args };
+/// The arguments of `tool.call`.
+fn encode(name: &str, args: &Value) -> Bytes {
+    #[derive(Serialize)]
+    struct ToolCall<'a> {
+        name: &'a str,
+        args: &'a Value,
+    }
+    let mut body = Vec::with_capacity(size_hint(args) + name.len() + 16);
     // Writing plain data into memory cannot fail.
-    Bytes::from(rmp_serde::to_vec_named(&call).unwrap_or_default())
+    rmp_serde::encode::write_named(&mut body, &ToolCall { name, args }).ok();
+    Bytes::from(body)
+}
+
+/// About how many bytes a value takes, so that a large one is not copied while its
+/// buffer grows.
+fn size_hint(value: &Value) -> usize {
+    match value {
+        Value::Null | Value::Bool(_) => 1,
+        Value::Number(_) => 9,
+        Value::String(text) => text.len() + 5,
+        Value::Array(items) => 5 + items.iter().map(size_hint).sum::<usize>(),
+        Value::Object(map) => {
+            5 + map.iter().map(|(k, v)| k.len() + 5 + size_hint(v)).sum::<usize>()
+        }
+    }
 }
 
 /// Tells the facts of one call: started, and then exactly one of ended and dropped.

@@ -179,7 +179,7 @@ fn cell(plan: PluginPlan, orders: mpsc::UnboundedSender<Order>, off: Option<Off>
     let rate = plan.limits.calls_per_minute.and_then(std::num::NonZeroU32::new);
     Cell {
         name: plan.name.as_str().into(),
-        condition: watch::Sender::new(Condition {
+        condition: watch::Sender::new(Arc::new(Condition {
             life: Life::Dormant,
             off,
             reason: Arc::clone(&reason),
@@ -192,7 +192,7 @@ fn cell(plan: PluginPlan, orders: mpsc::UnboundedSender<Order>, off: Option<Off>
             reason_of_end: reason,
             deaths: 0,
             peer: plan.identity.clone(),
-        }),
+        })),
         orders,
         house: House::default(),
         rate: rate.map(|rate| RateLimiter::direct(Quota::per_minute(rate))),
@@ -314,7 +314,7 @@ impl Supervisor {
         let cell = self.cell(name).map_err(NotReady::NoSuchPlugin)?;
         let mut condition = cell.condition.subscribe();
         loop {
-            let now = condition.borrow_and_update().clone();
+            let now = Arc::clone(&condition.borrow_and_update());
             let down = !now.wakes();
             if now.life == Life::Active {
                 return Ok(());
@@ -386,7 +386,7 @@ impl Supervisor {
 }
 
 fn status(cell: &Cell) -> PluginStatus {
-    let now = cell.condition.borrow().clone();
+    let now = Arc::clone(&cell.condition.borrow());
     PluginStatus {
         name: cell.name.to_string(),
         id: now.peer.as_ref().map(|(id, _)| id.clone()),
