@@ -370,10 +370,10 @@ impl Frame {
         }
         let malformed = |why| Violation::Head { kind: name, why };
         let fields = Fields::parse(&head).map_err(malformed)?;
-        Self::typed(kind, CallId(id), fields, body).map_err(malformed)
+        Self::typed(kind, CallId(id), &fields, body).map_err(malformed)
     }
 
-    fn typed(kind: Kind, id: CallId, head: Fields<'_>, body: Bytes) -> Result<Self, Malformed> {
+    fn typed(kind: Kind, id: CallId, head: &Fields<'_>, body: Bytes) -> Result<Self, Malformed> {
         Ok(match kind {
             Kind::Hello => Self::Hello(HelloHead::read(head)?, body),
             Kind::Close => Self::Close {
@@ -404,7 +404,7 @@ impl Frame {
 pub(crate) const PING_BODY_MAX: usize = 64;
 
 impl HelloHead {
-    fn read(head: Fields<'_>) -> Result<Self, Malformed> {
+    fn read(head: &Fields<'_>) -> Result<Self, Malformed> {
         let limits = head.map("limits")?.ok_or(Malformed::Missing("limits"))?;
         let limit = |name, max| limits.integer(name, max)?.ok_or(Malformed::Missing(name));
         let features = head.items("features")?.filter_map(|item| match item {
@@ -433,7 +433,7 @@ impl HelloHead {
 }
 
 impl Note {
-    fn read(head: Fields<'_>, body: Bytes) -> Result<Option<Self>, Malformed> {
+    fn read(head: &Fields<'_>, body: Bytes) -> Result<Option<Self>, Malformed> {
         Ok(Some(match head.str("topic")?.ok_or(Malformed::Missing("topic"))? {
             "progress" => Self::Progress {
                 n: head.integer("n", INTEGER_MAX)?,
@@ -454,7 +454,7 @@ impl Note {
 
 /// Reads the list leniently in one respect: an entry that is no small integer
 /// (a GREASE version, say) is passed over.
-fn integers(head: Fields<'_>, name: &'static str) -> Result<Vec<u64>, Malformed> {
+fn integers(head: &Fields<'_>, name: &'static str) -> Result<Vec<u64>, Malformed> {
     let numbers = head.items(name)?.filter_map(|item| match item {
         Value::Integer(n) => Some(n),
         _ => None,
@@ -462,7 +462,7 @@ fn integers(head: Fields<'_>, name: &'static str) -> Result<Vec<u64>, Malformed>
     Ok(numbers.collect())
 }
 
-fn outcome(head: Fields<'_>, body: Bytes) -> Result<Result<Bytes, Fault>, Malformed> {
+fn outcome(head: &Fields<'_>, body: Bytes) -> Result<Result<Bytes, Fault>, Malformed> {
     let Some(err) = head.map("err")? else { return Ok(Ok(body)) };
     Ok(Err(Fault {
         code: Code::parse(err.str("code")?.ok_or(Malformed::Missing("code"))?),

@@ -219,37 +219,46 @@ impl<'a> Reader<'a> {
         })
     }
 
-    /// Checks the `count` pairs of a map in a head and steps behind them.
+    /// Reads the `count` pairs of a map in a head, checks them, and steps behind
+    /// them. The first few are returned: a head has a handful of fields, and what
+    /// has been read once need not be read again.
     ///
-    /// Duplicates are found by comparing each key with those before it: heads
-    /// have a handful of keys. A head can hold 21,000 one-letter keys, so beyond
-    /// 16 the keys are sorted instead; the work stays bounded by the head.
-    fn pairs(&mut self, count: u32, depth: usize) -> Result<(), Malformed> {
-        let mut few = [""; 16];
+    /// Duplicates are found by comparing each key with those before it. A head can
+    /// hold 21,000 one-letter keys, so beyond the few the keys are sorted instead;
+    /// the work stays bounded by the head.
+    fn pairs(
+        &mut self,
+        count: u32,
+        depth: usize,
+    ) -> Result<[(&'a str, Value<'a>); FEW], Malformed> {
+        let mut few = [("", Value::Nil); FEW];
         let mut many: Vec<&str> = Vec::new();
         for seen in 0..count as usize {
             let Token::Str(key) = self.token()? else { return Err(Malformed::KeyNotAString) };
             let key = utf8(key)?;
-            if seen < few.len() {
-                if few[..seen].contains(&key) {
+            if seen < FEW {
+                if few[..seen].iter().any(|(known, _)| *known == key) {
                     return Err(Malformed::DuplicateKey);
                 }
-                few[seen] = key;
+                few[seen] = (key, self.value(depth + 1)?);
             } else {
                 many.push(key);
+                self.value(depth + 1)?;
             }
-            self.value(depth + 1)?;
         }
         if !many.is_empty() {
-            many.extend(few);
+            many.extend(few.map(|(key, _)| key));
             many.sort_unstable();
             if many.windows(2).any(|pair| pair[0] == pair[1]) {
                 return Err(Malformed::DuplicateKey);
             }
         }
-        Ok(())
+        Ok(few)
     }
 }
+
+/// How many pairs of a map are kept at hand.
+const FEW: usize = 8;
 
 fn utf8(text: &[u8]) -> Result<&str, Malformed> {
     core::str::from_utf8(text).map_err(|_| Malformed::NotUtf8)
@@ -260,33 +269,45 @@ fn utf8(text: &[u8]) -> Result<&str, Malformed> {
 /// Everything was checked when the map was parsed, so looking a field up cannot
 /// fail for a reason that lies elsewhere in the map.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Fields<'a>(&'a [u8], u32);
+pub(crate) struct Fields<'a> {
+    few: [(&'a str, Value<'a>); FEW],
+    /// All pairs, still encoded, and how many there are.
+    all: &'a [u8],
+    count: u32,
+}
 
 impl<'a> Fields<'a> {
     /// Parses a whole head. \[R-HD-01\] to \[R-HD-07\]
     pub(crate) fn parse(head: &'a [u8]) -> Result<Self, Malformed> {
         let mut reader = Reader(head);
         let Token::Map(count) = reader.token()? else { return Err(Malformed::NotAMap) };
-        let fields = Self(reader.0, count);
-        reader.pairs(count, 1)?;
-        if reader.0.is_empty() { Ok(fields) } else { Err(Malformed::Trailing) }
+        let all = reader.0;
+        let few = reader.pairs(count, 1)?;
+        if reader.0.is_empty() { Ok(Self { few, all, count }) } else { Err(Malformed::Trailing) }
     }
 
-    /// The pairs in order. A nil value counts as absent. \[R-HD-04\]
-    fn pairs(self) -> impl Iterator<Item = (&'a str, Value<'a>)> {
-        let mut reader = Reader(self.0);
-        (0..self.1).map_while(move |_| match reader.value(1) {
-            Ok(Value::Str(key)) => Some((key, reader.value(1).ok()?)),
-            _ => None,
-        })
+    /// A field; nil counts as absent. \[R-HD-04\]
+    fn find(&self, name: &str) -> Option<Value<'a>> {
+        let at_hand = self.few.iter().take(self.count as usize).find(|(key, _)| *key == name);
+        let found = at_hand.map(|(_, value)| *value).or_else(|| self.find_further(name));
+        found.filter(|value| *value != Value::Nil)
     }
 
-    fn find(self, name: &str) -> Option<Value<'a>> {
-        let found = self.pairs().find(|(key, _)| *key == name);
-        found.map(|(_, value)| value).filter(|value| *value != Value::Nil)
+    /// Looks through the pairs that are not at hand, if there are any.
+    #[cold]
+    fn find_further(&self, name: &str) -> Option<Value<'a>> {
+        let mut reader = Reader(self.all);
+        for at in 0..self.count as usize {
+            let Ok(Value::Str(key)) = reader.value(1) else { return None };
+            let value = reader.value(1).ok()?;
+            if FEW <= at && key == name {
+                return Some(value);
+            }
+        }
+        None
     }
 
-    pub(crate) fn str(self, name: &'static str) -> Result<Option<&'a str>, Malformed> {
+    pub(crate) fn str(&self, name: &'static str) -> Result<Option<&'a str>, Malformed> {
         match self.find(name) {
             None => Ok(None),
             Some(Value::Str(text)) => Ok(Some(text)),
@@ -294,7 +315,7 @@ impl<'a> Fields<'a> {
         }
     }
 
-    pub(crate) fn integer(self, name: &'static str, max: u64) -> Result<Option<u64>, Malformed> {
+    pub(crate) fn integer(&self, name: &'static str, max: u64) -> Result<Option<u64>, Malformed> {
         match self.find(name) {
             None => Ok(None),
             Some(Value::Integer(n)) if n <= max => Ok(Some(n)),
@@ -303,19 +324,22 @@ impl<'a> Fields<'a> {
         }
     }
 
-    pub(crate) fn map(self, name: &'static str) -> Result<Option<Fields<'a>>, Malformed> {
+    pub(crate) fn map(&self, name: &'static str) -> Result<Option<Fields<'a>>, Malformed> {
         match self.find(name) {
             None => Ok(None),
-            Some(Value::Map(items, count)) => Ok(Some(Fields(items, count))),
+            Some(Value::Map(all, count)) => {
+                let few = Reader(all).pairs(count, 1)?;
+                Ok(Some(Self { few, all, count }))
+            }
             Some(_) => Err(Malformed::Field(name)),
         }
     }
 
     /// The items of an array; empty if absent.
     pub(crate) fn items(
-        self,
+        &self,
         name: &'static str,
-    ) -> Result<impl Iterator<Item = Value<'a>>, Malformed> {
+    ) -> Result<impl Iterator<Item = Value<'a>> + use<'a>, Malformed> {
         let (bytes, count) = match self.find(name) {
             None => (&[][..], 0),
             Some(Value::Array(bytes, count)) => (bytes, count),

@@ -131,13 +131,14 @@ impl Output {
             #[serde(default)]
             is_error: bool,
         }
-        let mut rest = body;
-        let mut reader = rmp_serde::Deserializer::new(&mut rest);
+        let mut reader = rmp_serde::Deserializer::from_read_ref(body);
         // The spec's own bound; far from where the stack would end. [R-HD-11]
         reader.set_max_depth(BODY_DEPTH_MAX);
         let wire = Wire::deserialize(&mut reader).map_err(|error| shape(&error))?;
-        if !rest.is_empty() {
-            return Err("bytes follow the value".into());
+        // The reader does not say where it stands, but it says when there is no more.
+        match de::IgnoredAny::deserialize(&mut reader) {
+            Err(rmp_serde::decode::Error::InvalidMarkerRead(_)) => {}
+            _ => return Err("bytes follow the value".into()),
         }
         let data = wire.data.map(|json| json.0).filter(|data| !data.is_null());
         Ok(Self { content: wire.content, data, is_error: wire.is_error })
@@ -271,6 +272,19 @@ mod tests {
         let body = b"\x81\xa4data\x82\xa1a\xc4\x02hi\xa1b\xcb\x7f\xf8\0\0\0\0\0\0";
         let output = Output::decode(body).unwrap();
         assert_eq!(output.data, Some(serde_json::json!({ "a": "aGk=", "b": null })));
+    }
+
+    #[test]
+    fn nothing_may_follow_a_result() {
+        assert_eq!(Output::decode(b"\x80\xc0").unwrap_err(), "bytes follow the value");
+        assert_eq!(Output::decode(b"\x80\xc1").unwrap_err(), "bytes follow the value");
+        assert_eq!(Output::decode(b"\x80"), Ok(Output::default()));
+    }
+
+    #[test]
+    fn a_result_may_not_nest_without_end() {
+        let nested = [&b"\x81\xa4data"[..], &[0x91; 100_000], b"\xc0"].concat();
+        assert!(Output::decode(&nested).is_err());
     }
 
     #[test]

@@ -236,6 +236,11 @@ impl Link {
         (state.conversation.open_calls() == 0).then_some(state.quiet_since)
     }
 
+    /// A slot, if one is free and nobody waits for one.
+    pub(crate) fn slot_now(&self) -> Option<OwnedSemaphorePermit> {
+        Arc::clone(&self.0.slots).try_acquire_owned().ok()
+    }
+
     /// Waits for a slot. `None` if the conversation ended first.
     pub(crate) async fn slot(&self) -> Option<OwnedSemaphorePermit> {
         Arc::clone(&self.0.slots).acquire_owned().await.ok()

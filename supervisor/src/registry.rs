@@ -24,7 +24,7 @@ use plugbay_protocol::{Budget, Failure, Features, Outgoing, Retry};
 use serde::Serialize;
 use serde_json::Value;
 use tokio::{
-    sync::{mpsc, watch},
+    sync::{OwnedSemaphorePermit, mpsc, watch},
     time::{Instant, timeout_at},
 };
 
@@ -35,7 +35,7 @@ use crate::{
     gate::{self, House, Place, Refusal, Snapshot},
     keeper::Order,
     life::Life,
-    link::{NotSent, Waiter},
+    link::{Link, NotSent, Pending, Waiter},
     local::LocalTool,
     manifest::{names, schema_holds},
     plan::{Approval, Effect, PluginPlan, ToolPlan},
@@ -370,7 +370,7 @@ impl Registry {
             Source::Plugin(cell) => {
                 let full = || busy(cell, Refusal::Full);
                 let place = cell.house.enter(cell.inside_max()).ok_or_else(full)?;
-                let errand = Errand::new(entry, cell, call);
+                let errand = Errand { entry, cell, call, body: Bytes::new(), began: seen.began };
                 errand.run(place, seen).await
             }
         }
@@ -517,6 +517,9 @@ async fn run_local(local: &LocalTool, call: Call) -> Result<Output, CallError> {
     }
 }
 
+/// A call that is on the wire, and the start of the process that has it.
+type Sent = (u64, Pending);
+
 /// One call on its way to a plugin.
 struct Errand<'a> {
     entry: &'a Entry,
@@ -526,11 +529,7 @@ struct Errand<'a> {
     began: Instant,
 }
 
-impl<'a> Errand<'a> {
-    fn new(entry: &'a Entry, cell: &'a Arc<Cell>, call: Call) -> Self {
-        Self { entry, cell, call, body: Bytes::new(), began: Instant::now() }
-    }
-
+impl Errand<'_> {
     /// Wakes the plugin if need be, waits for a slot, sends, and waits for the answer.
     async fn run(mut self, place: Place, seen: &mut Seen) -> Result<Output, CallError> {
         let total = self.call.deadline.unwrap_or(self.cell.plan.timeouts.call);
@@ -539,9 +538,13 @@ impl<'a> Errand<'a> {
         let mut place = Some(place);
         let mut resends = 0;
         loop {
-            let in_time = timeout_at(until, self.send(&mut place, until)).await;
-            let (run, pending) =
-                in_time.map_err(|_| self.timed_out(Budget::Deadline, total, Ran::No))??;
+            let sent = match self.send_now(&mut place, until) {
+                Some(sent) => sent,
+                None => timeout_at(until, self.send(&mut place, until))
+                    .await
+                    .unwrap_or_else(|_| Err(self.timed_out(Budget::Deadline, total, Ran::No))),
+            };
+            let (run, pending) = sent?;
             seen.started();
             let answer = pending.await;
             match answer {
@@ -585,12 +588,21 @@ impl<'a> Errand<'a> {
         CallError::TimedOut { plugin: self.plugin(), budget, waited, ran }
     }
 
-    /// Sends the call to the process that is up, waking one if none is.
-    async fn send(
+    /// Sends the call if the plugin is up and has a slot free: the usual case, and
+    /// one that needs no clock and no waiting.
+    fn send_now(
         &self,
         place: &mut Option<Place>,
         until: Instant,
-    ) -> Result<(u64, crate::link::Pending), CallError> {
+    ) -> Option<Result<Sent, CallError>> {
+        let now = Arc::clone(&self.cell.condition.borrow());
+        let link = now.link.as_ref().filter(|_| now.life == Life::Active)?;
+        let permit = link.slot_now()?;
+        self.send_on(&now, link, permit, place, until)
+    }
+
+    /// Sends the call to the process that is up, waking one if none is.
+    async fn send(&self, place: &mut Option<Place>, until: Instant) -> Result<Sent, CallError> {
         let mut condition = self.cell.condition.subscribe();
         // A start that fails after we came is ours to report, an old failure is not.
         let mut waited = false;
@@ -599,28 +611,8 @@ impl<'a> Errand<'a> {
             if let (Life::Active, Some(link)) = (now.life, &now.link)
                 && let Some(permit) = link.slot().await
             {
-                let (deadline, idle) = self.budgets(link.features(), until);
-                let outgoing = Outgoing {
-                    method: "tool.call",
-                    deadline: Some(deadline),
-                    idle,
-                    body: self.body.clone(),
-                };
-                let waiter = Waiter {
-                    on_progress: self.call.on_progress.clone(),
-                    permit: Some(permit),
-                    place: place.take(),
-                };
-                match link.call(&outgoing, waiter) {
-                    Ok(pending) => return Ok((now.starts, pending)),
-                    Err((NotSent::Closed, waiter)) => *place = waiter.place,
-                    Err((NotSent::TooLarge { size, max }, _)) => {
-                        let problems = vec![format!(
-                            "the call takes {size} bytes and the plugin accepts {max}"
-                        )];
-                        let tool = self.entry.name.to_string();
-                        return Err(CallError::BadArguments { tool, problems });
-                    }
+                if let Some(sent) = self.send_on(&now, link, permit, place, until) {
+                    return sent;
                 }
             } else if !now.wakes() {
                 return Err(match waited {
@@ -634,6 +626,41 @@ impl<'a> Errand<'a> {
                 return Err(inactive(self.cell, &now));
             }
             waited = true;
+        }
+    }
+
+    /// Sends the call on one connection. `None` if that takes no more calls.
+    fn send_on(
+        &self,
+        now: &Condition,
+        link: &Link,
+        permit: OwnedSemaphorePermit,
+        place: &mut Option<Place>,
+        until: Instant,
+    ) -> Option<Result<Sent, CallError>> {
+        let (deadline, idle) = self.budgets(link.features(), until);
+        let outgoing = Outgoing {
+            method: "tool.call",
+            deadline: Some(deadline),
+            idle,
+            body: self.body.clone(),
+        };
+        let waiter = Waiter {
+            on_progress: self.call.on_progress.clone(),
+            permit: Some(permit),
+            place: place.take(),
+        };
+        match link.call(&outgoing, waiter) {
+            Ok(pending) => Some(Ok((now.starts, pending))),
+            Err((NotSent::Closed, waiter)) => {
+                *place = waiter.place;
+                None
+            }
+            Err((NotSent::TooLarge { size, max }, _)) => {
+                let why = format!("the call takes {size} bytes and the plugin accepts {max}");
+                let tool = self.entry.name.to_string();
+                Some(Err(CallError::BadArguments { tool, problems: vec![why] }))
+            }
         }
     }
 
