@@ -38,6 +38,11 @@ impl Call {
         Self { tool: tool.into(), args, deadline: None, idle: None, on_progress: None }
     }
 
+    /// The registry name of the tool.
+    pub fn tool(&self) -> &str {
+        &self.tool
+    }
+
     /// Bounds the whole call, waiting included. Otherwise the plugin's
     /// `timeouts.call_max` does.
     #[must_use]

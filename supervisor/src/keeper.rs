@@ -363,8 +363,11 @@ impl Keeper {
             peer: self.peer.clone(),
         };
         let state = condition.state();
-        self.cell.condition.send_replace(Arc::new(condition));
-        self.facts.say(Fact::Became { plugin: self.name(), state, reason: shown });
+        let before = self.cell.condition.send_replace(Arc::new(condition));
+        // One state of ours may be several of the table's.
+        if before.state() != state || before.reason.kind() != shown.kind() {
+            self.facts.say(Fact::Became { plugin: self.name(), state, reason: shown });
+        }
     }
 
     fn name(&self) -> Arc<str> {
@@ -564,7 +567,7 @@ impl Keeper {
             return;
         }
         run.linger_until = None;
-        let reason = provisional(&over, run.active_since.is_some(), self.plan.timeouts.hello);
+        let reason = provisional(&over, run.active_since.is_some());
         run.over = Some(over);
         match self.life {
             // We are ending it already, and this is how it goes.
@@ -817,10 +820,9 @@ fn discovered(plan: &PluginPlan, it: &Provide) -> ToolPlan {
 }
 
 /// Why the conversation ended, as far as it tells by itself.
-fn provisional(over: &Over, active: bool, hello: Duration) -> Reason {
+fn provisional(over: &Over, active: bool) -> Reason {
     match over {
-        Over::Eof if active => Reason::ClosedStdout,
-        Over::Eof => Reason::NoHello { waited: hello, alive: false },
+        Over::Eof => Reason::StdoutEnded,
         Over::Closed { code: Close::VersionUnsupported, supported, .. } => {
             Reason::VersionUnsupported { supported: supported.clone() }
         }
@@ -855,10 +857,7 @@ fn explain(run: &Run, climbed: &Climbed, asked: &Reason) -> Reason {
     // or said by the plugin.
     let open = match (&run.verdict, &run.over) {
         (None, None) => return asked.clone(),
-        (
-            None | Some(Reason::ClosedStdout | Reason::NoHello { alive: false, .. }),
-            Some(Over::Eof),
-        ) => true,
+        (None, Some(Over::Eof)) | (Some(Reason::StdoutEnded), _) => true,
         (Some(Reason::Violation { violation: Violation::Truncated { .. } }), _) => true,
         _ => false,
     };
@@ -867,7 +866,14 @@ fn explain(run: &Run, climbed: &Climbed, asked: &Reason) -> Reason {
         (true, Some(Exit::Signal { signal, core })) => Reason::Signalled { signal, core },
         (true, Some(Exit::Code(code))) => Reason::Exited { code, active },
         (true, Some(Exit::Lost)) => Reason::StatusLost,
-        _ => run.verdict.clone().unwrap_or_else(|| asked.clone()),
+        _ => match &run.verdict {
+            None => asked.clone(),
+            Some(Reason::StdoutEnded) if active => Reason::ClosedStdout,
+            Some(Reason::StdoutEnded) => {
+                Reason::NoHello { waited: run.started.elapsed(), alive: false }
+            }
+            Some(verdict) => verdict.clone(),
+        },
     }
 }
 

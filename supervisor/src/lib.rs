@@ -36,7 +36,7 @@ pub use self::{
     fact::{Event, Events, Fact},
     link::Progress,
     local::{LocalResult, LocalTool},
-    plan::{Effect, Plan, PluginPlan, ToolPlan},
+    plan::{Approval, Effect, Plan, PluginPlan, ToolPlan},
     reason::{Private, Reason},
     registry::{Approver, Question, Refused, Registry, ToolInfo},
     status::{PluginStatus, State},

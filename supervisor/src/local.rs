@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use crate::{
     call::Output,
-    plan::{Effect, ToolPlan},
+    plan::{Approval, Effect, ToolPlan},
 };
 
 /// What a local tool gives back: its output, or one sentence on why the work failed.
@@ -35,6 +35,7 @@ type Run = dyn Fn(Value) -> Pin<Box<dyn Future<Output = LocalResult> + Send>> + 
 #[derive(Clone)]
 pub struct LocalTool {
     pub(crate) tool: ToolPlan,
+    pub(crate) approval: Option<Approval>,
     pub(crate) run: Arc<Run>,
 }
 
@@ -57,7 +58,15 @@ impl LocalTool {
             effect: Effect::Write,
             idempotent: false,
         };
-        Self { tool, run: Arc::new(move |args| Box::pin(run(args))) }
+        Self { tool, approval: None, run: Arc::new(move |args| Box::pin(run(args))) }
+    }
+
+    /// Says who decides on calls. Otherwise the default rule for its effect does:
+    /// reading is allowed, writing needs a yes.
+    #[must_use]
+    pub fn approval(mut self, approval: Approval) -> Self {
+        self.approval = Some(approval);
+        self
     }
 
     /// Says what a call does to the world.

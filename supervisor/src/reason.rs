@@ -120,6 +120,8 @@ pub enum Reason {
         /// How long.
         waited: Duration,
     },
+    /// Its stdout has ended, and how its process ends is not known yet.
+    StdoutEnded,
     /// It closed its end of the pipe and went on living.
     ClosedStdout,
     /// It exited by itself.
@@ -184,6 +186,7 @@ impl Reason {
             Self::ActivateTimeout { .. } => "activate_timeout",
             Self::CallStuck { .. } => "call_stuck",
             Self::Silent { .. } => "silent",
+            Self::StdoutEnded => "stdout_ended",
             Self::ClosedStdout => "closed_stdout",
             Self::Exited { .. } => "exited",
             Self::Signalled { .. } => "signalled",
@@ -208,6 +211,7 @@ impl Reason {
             Self::Internal { .. } => "PB0901",
             Self::CallStuck { .. }
             | Self::Silent { .. }
+            | Self::StdoutEnded
             | Self::ClosedStdout
             | Self::Exited { .. }
             | Self::Signalled { .. }
@@ -296,6 +300,7 @@ impl fmt::Display for Reason {
                 write!(f, "did not end a cancelled call within {waited:?} and was stopped")
             }
             Self::Silent { waited } => write!(f, "showed no sign of life for {waited:?}"),
+            Self::StdoutEnded => write!(f, "has ended its stdout"),
             Self::ClosedStdout => write!(f, "closed its stdout and went on living"),
             Self::Exited { code, active: true } => write!(f, "exited with status {code}"),
             Self::Exited { code, active: false } => {

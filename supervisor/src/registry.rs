@@ -38,7 +38,7 @@ use crate::{
     link::{Link, NotSent, Pending, Waiter},
     local::LocalTool,
     manifest::{names, schema_holds},
-    plan::{Approval, Effect, PluginPlan, ToolPlan},
+    plan::{Approval, Approve, Effect, PluginPlan, ToolPlan},
     reason::Private,
     status::{Condition, State},
     stderr::{LastWords, last_words},
@@ -102,7 +102,9 @@ impl Entry {
     fn approval(&self) -> Approval {
         match &self.source {
             Source::Plugin(cell) => cell.plan.approve.rule(self.tool.effect),
-            Source::Local(_) => Approval::Allow,
+            Source::Local(local) => {
+                local.approval.unwrap_or_else(|| Approve::default().rule(self.tool.effect))
+            }
         }
     }
 }
