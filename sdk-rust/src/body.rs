@@ -16,39 +16,28 @@ use serde_json::Value;
 /// The value's own `Serialize` refuses.
 pub(crate) fn encode<T: Serialize + ?Sized>(value: &T, room: usize) -> Result<Bytes, String> {
     let mut out = Vec::with_capacity(room);
-    let mut to = rmp_serde::Serializer::new(&mut out).with_struct_map().with_human_readable();
-    value.serialize(&mut to).map_err(|e| e.to_string())?;
+    append(&mut out, value)?;
     Ok(out.into())
 }
 
-/// Like [`encode`], for a value of any type: where its shape is not allowed on the
-/// wire (a map whose keys are numbers, say), it takes the shape that it has in JSON.
+/// The same, after what is there already.
+pub(crate) fn append<T: Serialize + ?Sized>(out: &mut Vec<u8>, value: &T) -> Result<(), String> {
+    let mut to = rmp_serde::Serializer::new(out).with_struct_map().with_human_readable();
+    value.serialize(&mut to).map_err(|e| e.to_string())
+}
+
+/// Like [`append`], for a value of any type: where its shape is not allowed on the wire
+/// (a map whose keys are numbers, say), it takes the shape that it has in JSON.
 ///
 /// # Errors
 /// The value has no JSON form either.
-pub(crate) fn encode_any<'a, T, W>(
-    value: &'a T,
-    wrap: impl Fn(Data<'a, T>) -> W,
-) -> Result<Bytes, String>
-where
-    T: Serialize,
-    W: Serialize,
-{
-    if let Ok(body) = encode(&wrap(Data::Plain(value)), 256)
-        && check_body(&body).is_ok()
-    {
-        return Ok(body);
+pub(crate) fn append_any<T: Serialize>(out: &mut Vec<u8>, value: &T) -> Result<(), String> {
+    let start = out.len();
+    if append(out, value).is_ok() && check_body(&out[start..]).is_ok() {
+        return Ok(());
     }
-    let json = serde_json::to_value(value).map_err(|e| e.to_string())?;
-    encode(&wrap(Data::Json(json)), 256)
-}
-
-/// A value as it is, or in its JSON form.
-#[derive(Serialize)]
-#[serde(untagged)]
-pub(crate) enum Data<'a, T> {
-    Plain(&'a T),
-    Json(Value),
+    out.truncate(start);
+    append(out, &serde_json::to_value(value).map_err(|e| e.to_string())?)
 }
 
 /// Decodes a value that has been checked to be one.

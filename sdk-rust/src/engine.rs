@@ -9,6 +9,7 @@ use std::{
     pin::Pin,
     sync::{Arc, Mutex, PoisonError},
     task::{self, Poll, Waker},
+    time::Duration,
 };
 
 use bytes::Bytes;
@@ -16,6 +17,7 @@ use plugbay_protocol::{
     Code, Event, Fault, Incoming, Over, Retry, body_fields,
     contract::{Activated, Deactivate},
 };
+use tokio::time::Instant;
 
 use crate::{
     Context,
@@ -23,7 +25,7 @@ use crate::{
     body,
     plugin::{OnActivate, OnDeactivate},
     reply::Outcome,
-    tool::{Running, Tool},
+    tool::{Running, Start, Tool},
     wire::{Call, Wire},
 };
 
@@ -38,6 +40,8 @@ pub(crate) struct Engine<S> {
     /// wait, and on a runtime with one thread nothing is gained by letting them.
     at_once: bool,
     over: Option<Over>,
+    /// When this turn began, once somebody has asked.
+    now: Option<Instant>,
 }
 
 /// What the lifecycle calls share with the engine.
@@ -68,11 +72,13 @@ impl<S: Send + Sync + 'static> Engine<S> {
     ) -> Self {
         let tools = tools.into_iter().map(|tool| (tool.provide.name.clone(), tool)).collect();
         let life = Life { on_activate, on_deactivate, active: Mutex::new(None) };
-        Self { wire, life: Arc::new(life), tools, at_once, over: None }
+        Self { wire, life: Arc::new(life), tools, at_once, over: None, now: None }
     }
 
     /// Works off what the conversation has to say. Returns how it ended, once it has.
     pub(crate) fn turn(&mut self) -> Option<&Over> {
+        // What came in one read came at one moment.
+        self.now = None;
         loop {
             // A statement of its own, so that the lock is gone before anything runs.
             let event = self.wire.lock().conversation.poll();
@@ -95,7 +101,7 @@ impl<S: Send + Sync + 'static> Engine<S> {
         }
     }
 
-    fn called(&self, incoming: Incoming) {
+    fn called(&mut self, incoming: Incoming) {
         match &*incoming.method {
             "tool.call" => self.tool_call(&incoming),
             "plugin.activate" => self.activate(&incoming),
@@ -107,13 +113,13 @@ impl<S: Send + Sync + 'static> Engine<S> {
         }
     }
 
-    fn tool_call(&self, incoming: &Incoming) {
+    fn tool_call(&mut self, incoming: &Incoming) {
         match self.find(incoming) {
             Err(fault) => self.wire.end(incoming.id, Err(fault)),
-            Ok((tool, active, args)) => {
+            Ok((start, active, args)) => {
                 let call = self.call(incoming, active.activation);
                 let context = Context { call: Arc::clone(&call), state: active.state };
-                match (tool.start)(context, args) {
+                match start(context, args) {
                     Running::Async(work) => self.run(call, work, true),
                     Running::Plain(work) => run_plain(call, work),
                 }
@@ -122,16 +128,21 @@ impl<S: Send + Sync + 'static> Engine<S> {
     }
 
     /// Which tool, under which activation, with which arguments.
-    fn find(&self, incoming: &Incoming) -> Result<(&Tool<S>, Active<S>, Bytes), Fault> {
+    fn find(&self, incoming: &Incoming) -> Result<(Start<S>, Active<S>, Bytes), Fault> {
         let [name, args] = body_fields(&incoming.body, ["name", "args"]).map_err(body::bad_body)?;
-        let name: String = optional(name).map_err(|why| body::bad_body(format!("name: {why}")))?;
-        let tool = self.tools.get(&name).ok_or_else(|| self.no_such_tool(&name))?;
+        let name = name.map_or(Ok(""), rmp_serde::from_slice);
+        let name = name.map_err(|why| body::bad_body(format!("name: {why}")))?;
+        let tool = self.tools.get(name).ok_or_else(|| self.no_such_tool(name))?;
         let active = self.life.active().clone();
         // The gate has let the call through, so there is one.
         let active = active.ok_or_else(|| Fault::new(Code::Internal))?;
         // No arguments, or nil, mean the same as no argument in a map.
         let args = args.filter(|args| *args != [0xc0]);
-        Ok((tool, active, args.map_or(NO_ARGS, |args| incoming.body.slice_ref(args))))
+        Ok((
+            Arc::clone(&tool.start),
+            active,
+            args.map_or(NO_ARGS, |args| incoming.body.slice_ref(args)),
+        ))
     }
 
     fn no_such_tool(&self, name: &str) -> Fault {
@@ -140,7 +151,7 @@ impl<S: Send + Sync + 'static> Engine<S> {
         Fault::new(Code::NotFound).because("pb.unknown_tool").message(&text)
     }
 
-    fn activate(&self, incoming: &Incoming) {
+    fn activate(&mut self, incoming: &Incoming) {
         match Activation::read(&incoming.body) {
             Err(fault) => self.wire.end(incoming.id, Err(fault)),
             Ok(activation) => {
@@ -159,7 +170,7 @@ impl<S: Send + Sync + 'static> Engine<S> {
     }
 
     /// Drains: waits for the open calls, and only then gives up the state. \[R-LC-09\]
-    fn deactivate(&self, incoming: &Incoming) {
+    fn deactivate(&mut self, incoming: &Incoming) {
         let asked = body_fields(&incoming.body, ["if_idle"]).map_err(body::bad_body).and_then(
             |[if_idle]| optional(if_idle).map_err(|why| body::bad_body(format!("if_idle: {why}"))),
         );
@@ -195,8 +206,12 @@ impl<S: Send + Sync + 'static> Engine<S> {
         }
     }
 
-    fn call(&self, incoming: &Incoming, activation: Arc<Activation>) -> Arc<Call> {
-        Arc::new(Call::new(incoming, Arc::clone(&self.wire), activation))
+    fn call(&mut self, incoming: &Incoming, activation: Arc<Activation>) -> Arc<Call> {
+        let deadline = incoming.deadline.and_then(|ms| {
+            let now = *self.now.get_or_insert_with(Instant::now);
+            now.checked_add(Duration::from_millis(ms))
+        });
+        Arc::new(Call::new(incoming, deadline, Arc::clone(&self.wire), activation))
     }
 
     /// Runs async work, at once as far as it goes without waiting.

@@ -10,7 +10,7 @@ use plugbay_protocol::{
 use serde::Serialize;
 use serde_json::Value;
 
-use crate::{Error, body, body::Data};
+use crate::{Error, body};
 
 /// An answer put together by hand. Most tools simply return a value; see
 /// [`Tool`](crate::Tool) for what becomes of it.
@@ -74,13 +74,13 @@ fn of_value<T: Serialize + 'static>(value: T) -> Outcome {
     let mut slot = Some(value);
     // Known types have a meaning of their own. The comparisons are made by the compiler.
     if let Some(text) = take::<String>(&mut slot) {
-        return of_text(&text);
+        return Ok(of_text(text));
     }
     if let Some(text) = take::<&'static str>(&mut slot) {
-        return of_text(text);
+        return Ok(of_text(text.to_owned()));
     }
     if let Some(text) = take::<Cow<'static, str>>(&mut slot) {
-        return of_text(&text);
+        return Ok(of_text(text.into_owned()));
     }
     if take::<()>(&mut slot).is_some() {
         return of_reply(&Reply::new());
@@ -96,17 +96,48 @@ fn of_value<T: Serialize + 'static>(value: T) -> Outcome {
     }
     let Some(value) = slot else { return of_reply(&Reply::new()) };
     let text = serde_json::to_string(&value).map_err(not_encodable)?;
-    let wrap = |data| WithData { content: [Text::new(&text)], data };
-    body::encode_any(&value, wrap).map_err(not_encodable)
+    let mut out = Vec::with_capacity(2 * text.len() + 64);
+    out.extend_from_slice(TEXT_AND_DATA);
+    body::append(&mut out, &text).map_err(not_encodable)?;
+    out.extend_from_slice(b"\xa4data");
+    body::append_any(&mut out, &value).map_err(not_encodable)?;
+    Ok(out.into())
 }
+
+/// What comes before the text of `{content: [{type: "text", text}]}`.
+const ONLY_TEXT: &[u8] = b"\x81\xa7content\x91\x82\xa4type\xa4text\xa4text";
+/// The same where `data` follows.
+const TEXT_AND_DATA: &[u8] = b"\x82\xa7content\x91\x82\xa4type\xa4text\xa4text";
 
 fn take<T: 'static>(slot: &mut dyn Any) -> Option<T> {
     slot.downcast_mut::<Option<T>>().and_then(Option::take)
 }
 
-fn of_text(text: &str) -> Outcome {
-    let result = OnlyText { content: [Text::new(text)] };
-    body::encode(&result, text.len() + 40).map_err(not_encodable)
+/// One text. It stays where it is and moves over a little, so that a large one costs no
+/// second buffer.
+fn of_text(text: String) -> Bytes {
+    let mut head = Vec::with_capacity(ONLY_TEXT.len() + 5);
+    head.extend_from_slice(ONLY_TEXT);
+    match text.len() {
+        n @ 0..32 => head.push(0xa0 | n as u8),
+        n @ 32..0x100 => head.extend_from_slice(&[0xd9, n as u8]),
+        n @ 0x100..0x1_0000 => {
+            head.push(0xda);
+            head.extend_from_slice(&(n as u16).to_be_bytes());
+        }
+        n => {
+            head.push(0xdb);
+            // Four GiB fit no frame, so what a longer text would say is never sent.
+            head.extend_from_slice(&u32::try_from(n).unwrap_or(u32::MAX).to_be_bytes());
+        }
+    }
+    if text.len() < head.len() {
+        head.extend_from_slice(text.as_bytes());
+        return head.into();
+    }
+    let mut out = text.into_bytes();
+    out.splice(0..0, head);
+    out.into()
 }
 
 fn of_reply(reply: &Reply) -> Outcome {
@@ -124,28 +155,19 @@ fn not_encodable(why: impl std::fmt::Display) -> Fault {
     Fault::new(Code::Internal).message(&format!("the result cannot be encoded: {why}"))
 }
 
-/// A [`ToolResult`] that borrows.
-#[derive(Serialize)]
-struct OnlyText<'a> {
-    content: [Text<'a>; 1],
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-/// A [`ToolResult`] that borrows.
-#[derive(Serialize)]
-struct WithData<'a, T> {
-    content: [Text<'a>; 1],
-    data: Data<'a, T>,
-}
-
-/// A [`Block::Text`] that borrows.
-#[derive(Serialize)]
-struct Text<'a> {
-    r#type: &'static str,
-    text: &'a str,
-}
-
-impl<'a> Text<'a> {
-    fn new(text: &'a str) -> Self {
-        Self { r#type: "text", text }
+    #[test]
+    fn what_is_written_by_hand_is_what_a_library_writes() {
+        for len in [0, 1, 31, 32, 33, 200, 255, 256, 65_535, 65_536, 1 << 20] {
+            let text = "x".repeat(len);
+            let plain = body::encode(&Reply::text(text.as_str()), 0).unwrap();
+            assert_eq!(of_text(text), plain, "{len}");
+        }
+        let data = vec![1, 2, 3];
+        let plain = body::encode(&Reply::text("[1,2,3]").data(data.clone().into()), 0).unwrap();
+        assert_eq!(outcome(Ok(data)), Ok(plain));
     }
 }

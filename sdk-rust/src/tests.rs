@@ -229,8 +229,10 @@ async fn a_panic_while_being_dropped_still_ends_the_call() {
     });
     let host = host(tool).await;
     let call = host.call("it", json!({})).start();
+    tokio::task::yield_now().await;
     call.cancel();
     assert_eq!(failed(call.await).code, Code::Cancelled);
+    assert_eq!(host.ends().len(), 2);
 }
 
 // ── Arguments ──────────────────────────────────────────────────────────────────
@@ -525,6 +527,8 @@ async fn a_call_has_one_end_however_cancel_deadline_and_result_race() {
         });
         let host = host(tool).await;
         let call = host.call("it", json!({})).deadline(SECOND).start();
+        // It has to have left, or the host simply takes it back.
+        tokio::task::yield_now().await;
         sleep(cancel_at * SECOND).await;
         call.cancel();
         drop(call);

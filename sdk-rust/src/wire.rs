@@ -230,9 +230,12 @@ struct Pace {
 }
 
 impl Call {
-    pub(crate) fn new(incoming: &Incoming, wire: Arc<Wire>, activation: Arc<Activation>) -> Self {
-        let deadline =
-            incoming.deadline.and_then(|ms| Instant::now().checked_add(Duration::from_millis(ms)));
+    pub(crate) fn new(
+        incoming: &Incoming,
+        deadline: Option<Instant>,
+        wire: Arc<Wire>,
+        activation: Arc<Activation>,
+    ) -> Self {
         Self {
             id: incoming.id,
             wire,
