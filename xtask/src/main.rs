@@ -1,5 +1,7 @@
 //! All automation of this repository: `cargo xtask help`.
 
+mod check;
+mod demo;
 mod spec;
 mod vectors;
 
@@ -13,6 +15,16 @@ struct Task {
 }
 
 const TASKS: &[Task] = &[
+    Task {
+        name: "demo",
+        about: "build the example plugins and run an agent loop on them",
+        run: demo::run,
+    },
+    Task {
+        name: "check",
+        about: "format, lints, documentation, purity and a short fuzz; the tests come apart",
+        run: check::run,
+    },
     Task {
         name: "spec",
         about: "check that sdk-spec keeps its own promises: ids, links, examples, the tutorial",
