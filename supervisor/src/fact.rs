@@ -5,7 +5,10 @@
 //! line of stderr.
 
 use std::{
-    sync::{Arc, atomic::AtomicU64, atomic::Ordering},
+    sync::{
+        Arc, Weak,
+        atomic::{AtomicU64, AtomicUsize, Ordering},
+    },
     time::{Duration, SystemTime},
 };
 
@@ -146,34 +149,44 @@ const EVENTS_KEPT: usize = 4096;
 
 /// Where facts are said.
 #[derive(Clone, Debug)]
-pub(crate) struct Facts {
+pub(crate) struct Facts(Arc<Said>);
+
+#[derive(Debug)]
+struct Said {
     stream: broadcast::Sender<Event>,
-    seq: Arc<AtomicU64>,
+    seq: AtomicU64,
+    /// Readers of the stream. The sender counts them too, under a lock, and every
+    /// call asks.
+    readers: AtomicUsize,
 }
 
 impl Facts {
     pub(crate) fn new() -> Self {
-        Self { stream: broadcast::Sender::new(EVENTS_KEPT), seq: Arc::default() }
+        let stream = broadcast::Sender::new(EVENTS_KEPT);
+        Self(Arc::new(Said { stream, seq: AtomicU64::new(0), readers: AtomicUsize::new(0) }))
     }
 
     /// Says a fact. Never waits.
     pub(crate) fn say(&self, fact: Fact) {
         trace(&fact);
-        if 0 < self.stream.receiver_count() {
+        if 0 < self.0.readers.load(Ordering::Acquire) {
             // Numbered under no lock: two facts at once may arrive in either order.
-            let seq = self.seq.fetch_add(1, Ordering::Relaxed);
+            let seq = self.0.seq.fetch_add(1, Ordering::Relaxed);
             // Fails only if the last reader left meanwhile.
-            self.stream.send(Event { seq, at: SystemTime::now(), fact }).ok();
+            self.0.stream.send(Event { seq, at: SystemTime::now(), fact }).ok();
         }
     }
 
     /// Whether anybody would see it, for facts that cost something to make.
     pub(crate) fn heard(&self) -> bool {
-        0 < self.stream.receiver_count() || tracing::enabled!(tracing::Level::DEBUG)
+        0 < self.0.readers.load(Ordering::Acquire) || tracing::enabled!(tracing::Level::DEBUG)
     }
 
     pub(crate) fn events(&self) -> Events {
-        Events { stream: self.stream.subscribe(), next: self.seq.load(Ordering::Relaxed) }
+        let stream = self.0.stream.subscribe();
+        self.0.readers.fetch_add(1, Ordering::AcqRel);
+        let next = self.0.seq.load(Ordering::Relaxed);
+        Events { stream, next, said: Arc::downgrade(&self.0) }
     }
 }
 
@@ -183,6 +196,16 @@ impl Facts {
 pub struct Events {
     stream: broadcast::Receiver<Event>,
     next: u64,
+    /// Weak, so that a reader does not keep the stream open.
+    said: Weak<Said>,
+}
+
+impl Drop for Events {
+    fn drop(&mut self) {
+        if let Some(said) = self.said.upgrade() {
+            said.readers.fetch_sub(1, Ordering::AcqRel);
+        }
+    }
 }
 
 impl Events {

@@ -8,6 +8,7 @@
 
 use std::{
     collections::HashMap,
+    hash::{BuildHasherDefault, Hasher},
     io::{self, IoSlice},
     pin::{Pin, pin},
     sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError},
@@ -89,6 +90,25 @@ struct Waiting {
     waiter: Waiter,
 }
 
+/// Hashes an id to itself: ids are our own count, so nobody can make them collide.
+#[derive(Default)]
+struct OwnId(u64);
+
+impl Hasher for OwnId {
+    fn finish(&self) -> u64 {
+        // Spread, because the table looks at the highest bits too.
+        self.0.wrapping_mul(0x9E37_79B9_7F4A_7C15)
+    }
+
+    fn write(&mut self, _: &[u8]) {
+        unreachable!("an id is one u32")
+    }
+
+    fn write_u32(&mut self, id: u32) {
+        self.0 = id.into();
+    }
+}
+
 /// A handle on a connection. Cheap to clone.
 #[derive(Clone)]
 pub(crate) struct Link(Arc<Shared>);
@@ -107,7 +127,7 @@ struct Shared {
 
 struct State {
     conversation: Conversation,
-    waiting: HashMap<CallId, Waiting>,
+    waiting: HashMap<CallId, Waiting, BuildHasherDefault<OwnId>>,
     stdin: Option<Arc<pipe::Sender>>,
     accepting: bool,
     /// What the I/O task sleeps until.
@@ -156,7 +176,7 @@ impl Link {
         let now = Instant::now();
         let state = State {
             conversation: Conversation::host(announce, Tick(0)),
-            waiting: HashMap::new(),
+            waiting: HashMap::default(),
             stdin: Some(Arc::new(stdin)),
             accepting: false,
             armed: Tick(0),
@@ -187,7 +207,12 @@ impl Link {
     }
 
     fn now(&self) -> Tick {
-        Tick(u64::try_from(self.0.epoch.elapsed().as_millis()).unwrap_or(u64::MAX))
+        self.at(Instant::now())
+    }
+
+    fn at(&self, now: Instant) -> Tick {
+        let since = now.saturating_duration_since(self.0.epoch);
+        Tick(u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
     }
 
     /// What both sides use; known once the gate is open.
@@ -254,17 +279,18 @@ impl Link {
         &self,
         call: &Outgoing<'_>,
         waiter: Waiter,
+        now: Instant,
     ) -> Result<Pending, (NotSent, Waiter)> {
         let state = self.lock();
         if !state.accepting {
             return Err((NotSent::Closed, waiter));
         }
-        self.send(state, call, waiter)
+        self.send(state, call, waiter, now)
     }
 
     /// A lifecycle step, which needs no slot and no open gate.
     pub(crate) fn step(&self, call: &Outgoing<'_>) -> Result<Pending, NotSent> {
-        self.send(self.lock(), call, Waiter::default()).map_err(|(why, _)| why)
+        self.send(self.lock(), call, Waiter::default(), Instant::now()).map_err(|(why, _)| why)
     }
 
     fn send(
@@ -272,8 +298,9 @@ impl Link {
         mut state: MutexGuard<'_, State>,
         call: &Outgoing<'_>,
         waiter: Waiter,
+        now: Instant,
     ) -> Result<Pending, (NotSent, Waiter)> {
-        let id = match state.conversation.call(call, self.now()) {
+        let id = match state.conversation.call(call, self.at(now)) {
             Ok(id) => id,
             Err(Misuse::TooLarge { size, max }) => {
                 return Err((NotSent::TooLarge { size, max }, waiter));

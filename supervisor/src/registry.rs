@@ -339,7 +339,7 @@ impl Registry {
     pub async fn call(&self, caller: &Caller, call: Call) -> Result<Output, CallError> {
         let entry = self.0.table.load().get(&call.tool).cloned();
         let Some(entry) = entry else { return Err(self.not_found(caller, call.tool)) };
-        let mut seen = Seen::start(self, &entry.name, caller);
+        let mut seen = Seen::start(&self.0, &entry.name, caller);
         let result = self.checked_call(&entry, caller, call, &mut seen).await;
         seen.end(&result);
         result
@@ -357,7 +357,7 @@ impl Registry {
         entry: &Entry,
         caller: &Caller,
         call: Call,
-        seen: &mut Seen,
+        seen: &mut Seen<'_>,
     ) -> Result<Output, CallError> {
         let approval = entry.approval();
         self.admit(entry, caller, &call, approval)?;
@@ -372,7 +372,7 @@ impl Registry {
             Source::Plugin(cell) => {
                 let full = || busy(cell, Refusal::Full);
                 let place = cell.house.enter(cell.inside_max()).ok_or_else(full)?;
-                let errand = Errand { entry, cell, call, body: Bytes::new(), began: seen.began };
+                let errand = Errand { entry, cell, call, began: seen.began };
                 errand.run(place, seen).await
             }
         }
@@ -527,20 +527,18 @@ struct Errand<'a> {
     entry: &'a Entry,
     cell: &'a Arc<Cell>,
     call: Call,
-    body: Bytes,
     began: Instant,
 }
 
 impl Errand<'_> {
     /// Wakes the plugin if need be, waits for a slot, sends, and waits for the answer.
-    async fn run(mut self, place: Place, seen: &mut Seen) -> Result<Output, CallError> {
+    async fn run(self, place: Place, seen: &mut Seen<'_>) -> Result<Output, CallError> {
         let total = self.call.deadline.unwrap_or(self.cell.plan.timeouts.call);
         let until = self.began + total;
-        self.body = encode(&self.entry.tool.name, &std::mem::take(&mut self.call.args));
         let mut place = Some(place);
         let mut resends = 0;
         loop {
-            let sent = match self.send_now(&mut place, until) {
+            let sent = match self.send_now(&mut place, until, resends) {
                 Some(sent) => sent,
                 None => timeout_at(until, self.send(&mut place, until))
                     .await
@@ -591,16 +589,17 @@ impl Errand<'_> {
     }
 
     /// Sends the call if the plugin is up and has a slot free: the usual case, and
-    /// one that needs no clock and no waiting.
+    /// one that needs no further look at the clock and no waiting.
     fn send_now(
         &self,
         place: &mut Option<Place>,
         until: Instant,
+        resends: u32,
     ) -> Option<Result<Sent, CallError>> {
         let now = Arc::clone(&self.cell.condition.borrow());
-        let link = now.link.as_ref().filter(|_| now.life == Life::Active)?;
+        let link = now.link.as_ref().filter(|_| now.life == Life::Active && resends == 0)?;
         let permit = link.slot_now()?;
-        self.send_on(&now, link, permit, place, until)
+        self.send_on(&now, link, permit, place, (self.began, until))
     }
 
     /// Sends the call to the process that is up, waking one if none is.
@@ -613,7 +612,8 @@ impl Errand<'_> {
             if let (Life::Active, Some(link)) = (now.life, &now.link)
                 && let Some(permit) = link.slot().await
             {
-                if let Some(sent) = self.send_on(&now, link, permit, place, until) {
+                let span = (Instant::now(), until);
+                if let Some(sent) = self.send_on(&now, link, permit, place, span) {
                     return sent;
                 }
             } else if !now.wakes() {
@@ -631,29 +631,31 @@ impl Errand<'_> {
         }
     }
 
-    /// Sends the call on one connection. `None` if that takes no more calls.
+    /// Sends the call on one connection; the span is from now until its deadline.
+    /// `None` if the connection takes no more calls.
     fn send_on(
         &self,
-        now: &Condition,
+        condition: &Condition,
         link: &Link,
         permit: OwnedSemaphorePermit,
         place: &mut Option<Place>,
-        until: Instant,
+        (now, until): (Instant, Instant),
     ) -> Option<Result<Sent, CallError>> {
-        let (deadline, idle) = self.budgets(link.features(), until);
+        let left = until.saturating_duration_since(now);
+        let (deadline, idle) = self.budgets(link.features(), left);
         let outgoing = Outgoing {
             method: "tool.call",
             deadline: Some(deadline),
             idle,
-            body: self.body.clone(),
+            body: encode(&self.entry.tool.name, &self.call.args),
         };
         let waiter = Waiter {
             on_progress: self.call.on_progress.clone(),
             permit: Some(permit),
             place: place.take(),
         };
-        match link.call(&outgoing, waiter) {
-            Ok(pending) => Some(Ok((now.starts, pending))),
+        match link.call(&outgoing, waiter, now) {
+            Ok(pending) => Some(Ok((condition.starts, pending))),
             Err((NotSent::Closed, waiter)) => {
                 *place = waiter.place;
                 None
@@ -670,8 +672,7 @@ impl Errand<'_> {
     ///
     /// A plugin without `async` cannot report while it works, so for it silence is
     /// the whole call. \[R-TO-05\]
-    fn budgets(&self, features: Features, until: Instant) -> (u64, Option<u64>) {
-        let left = until.saturating_duration_since(Instant::now());
+    fn budgets(&self, features: Features, left: Duration) -> (u64, Option<u64>) {
         let idle = self.call.idle.unwrap_or(self.cell.plan.timeouts.call_idle);
         let ms = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX).max(1);
         match (features.contains(Features::ASYNC), self.call.deadline) {
@@ -755,33 +756,27 @@ fn size_hint(value: &Value) -> usize {
 }
 
 /// Tells the facts of one call: started, and then exactly one of ended and dropped.
-struct Seen {
-    facts: Facts,
+struct Seen<'a> {
+    registry: &'a Inner,
     call: u64,
-    tool: Arc<str>,
-    caller: Arc<str>,
+    tool: &'a Arc<str>,
+    caller: &'a Caller,
     began: Instant,
     heard: bool,
     ended: bool,
 }
 
-impl Seen {
-    fn start(registry: &Registry, tool: &Arc<str>, caller: &Caller) -> Self {
-        Self {
-            facts: registry.0.facts.clone(),
-            call: registry.0.calls.fetch_add(1, Ordering::Relaxed),
-            tool: Arc::clone(tool),
-            caller: Arc::clone(&caller.name),
-            began: Instant::now(),
-            heard: registry.0.facts.heard(),
-            ended: false,
-        }
+impl<'a> Seen<'a> {
+    fn start(registry: &'a Inner, tool: &'a Arc<str>, caller: &'a Caller) -> Self {
+        let call = registry.calls.fetch_add(1, Ordering::Relaxed);
+        let heard = registry.facts.heard();
+        Self { registry, call, tool, caller, began: Instant::now(), heard, ended: false }
     }
 
     fn started(&self) {
         if self.heard {
-            let (tool, caller) = (Arc::clone(&self.tool), Arc::clone(&self.caller));
-            self.facts.say(Fact::CallStarted { call: self.call, tool, caller });
+            let (tool, caller) = (Arc::clone(self.tool), Arc::clone(&self.caller.name));
+            self.registry.facts.say(Fact::CallStarted { call: self.call, tool, caller });
         }
     }
 
@@ -795,10 +790,10 @@ impl Seen {
             Ok(_) => ("ok", Ran::Yes),
             Err(error) => (error.code(), error.ran()),
         };
-        self.facts.say(Fact::CallEnded {
+        self.registry.facts.say(Fact::CallEnded {
             call: self.call,
-            tool: Arc::clone(&self.tool),
-            caller: Arc::clone(&self.caller),
+            tool: Arc::clone(self.tool),
+            caller: Arc::clone(&self.caller.name),
             outcome,
             ran,
             took: self.began.elapsed(),
@@ -806,10 +801,11 @@ impl Seen {
     }
 }
 
-impl Drop for Seen {
+impl Drop for Seen<'_> {
     fn drop(&mut self) {
         if self.heard && !self.ended {
-            self.facts.say(Fact::CallDropped { call: self.call, tool: Arc::clone(&self.tool) });
+            let tool = Arc::clone(self.tool);
+            self.registry.facts.say(Fact::CallDropped { call: self.call, tool });
         }
     }
 }
