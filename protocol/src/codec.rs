@@ -24,7 +24,7 @@ use bytes::{Buf, BufMut, Bytes, BytesMut};
 
 use crate::{
     error::{Close, Fault, Violation},
-    frame::{CallId, CancelReason, Kind, Note},
+    frame::{CallId, CancelReason, Frame, Kind, Note},
     hello::{Features, Identity, Limits, VERSION},
     msgpack::Writer,
 };
@@ -37,7 +37,7 @@ pub const HEADER_LEN: usize = 12;
 /// Bodies start at a multiple of this, counted from the frame's first byte.
 pub const BODY_ALIGN: usize = 16;
 /// The largest HELLO before limits are known. \[R-FR-10\]
-const HELLO_MAX: u32 = 1 << 20;
+pub(crate) const HELLO_MAX: u32 = 1 << 20;
 /// The smallest reserve for a read.
 const READ_MIN: usize = 16 << 10;
 /// The usual capacity of the read buffer: what a pipe holds by default.
@@ -102,7 +102,8 @@ impl Decoder {
     pub fn buffer(&mut self) -> &mut BytesMut {
         let have = self.bytes.len();
         let due = Header::peek(&self.bytes).map_or(0, |it| layout(it.head_len, it.body_len).0);
-        if due <= self.largest && (self.bytes.capacity() as u64) < due {
+        if (have as u64) < due && due <= self.largest {
+            // Room for the rest and no more: growing now would copy what is there.
             self.bytes.reserve(due as usize - have);
         } else if self.bytes.capacity() - have < READ_MIN {
             self.bytes.reserve(have.max(READ_USUAL));
@@ -130,10 +131,38 @@ impl Decoder {
     /// # Errors
     /// The stream is not what the spec describes. Sticky.
     pub fn frame(&mut self) -> Result<Option<Raw>, Violation> {
+        self.next(|kind, id, head, body| {
+            Ok(Raw { kind, id, head: Bytes::copy_from_slice(head), body })
+        })
+    }
+
+    /// The same with its head read, without a copy of it.
+    pub(crate) fn read(&mut self) -> Result<Option<Frame>, Violation> {
+        self.next(Frame::read)
+    }
+
+    fn next<T>(
+        &mut self,
+        read: impl FnOnce(Kind, u32, &[u8], Bytes) -> Result<T, Violation>,
+    ) -> Result<Option<T>, Violation> {
         if let Some(violation) = &self.broken {
             return Err(violation.clone());
         }
-        self.cut().inspect_err(|violation| self.broken = Some(violation.clone()))
+        let next = self.cut().and_then(|cut| {
+            let Some(Cut { kind, id, end_of_head, body_at, end }) = cut else { return Ok(None) };
+            let next = if end - body_at <= COPY_IN_MAX {
+                let body = Bytes::copy_from_slice(&self.bytes[body_at..end]);
+                let next = read(kind, id, &self.bytes[HEADER_LEN..end_of_head], body);
+                self.bytes.advance(end);
+                next
+            } else {
+                let mut frame = self.bytes.split_to(end);
+                let body = frame.split_off(body_at).freeze();
+                read(kind, id, &frame[HEADER_LEN..end_of_head], body)
+            };
+            next.map(Some)
+        });
+        next.inspect_err(|violation| self.broken = Some(violation.clone()))
     }
 
     /// What to say about a stream that ended here.
@@ -151,7 +180,8 @@ impl Decoder {
         }
     }
 
-    fn cut(&mut self) -> Result<Option<Raw>, Violation> {
+    /// Finds the next whole frame at the front of the buffer.
+    fn cut(&mut self) -> Result<Option<Cut>, Violation> {
         loop {
             // The first byte alone tells noise from frames, so look at it at once.
             match self.bytes.first() {
@@ -192,22 +222,23 @@ impl Decoder {
             if self.bytes[end_of_head..body_at].iter().any(|&byte| byte != 0) {
                 return Err(Violation::Gap);
             }
+            let end = body_at + body_len;
             let Some(kind) = known else {
-                self.bytes.advance(body_at + body_len);
+                self.bytes.advance(end);
                 continue;
             };
-            let head = Bytes::copy_from_slice(&self.bytes[HEADER_LEN..end_of_head]);
-            let body = if body_len <= COPY_IN_MAX {
-                let body = Bytes::copy_from_slice(&self.bytes[body_at..body_at + body_len]);
-                self.bytes.advance(body_at + body_len);
-                body
-            } else {
-                self.bytes.advance(body_at);
-                self.bytes.split_to(body_len).freeze()
-            };
-            return Ok(Some(Raw { kind, id, head, body }));
+            return Ok(Some(Cut { kind, id, end_of_head, body_at, end }));
         }
     }
+}
+
+/// A whole frame at the front of the buffer: what it is, and where its parts lie.
+struct Cut {
+    kind: Kind,
+    id: u32,
+    end_of_head: usize,
+    body_at: usize,
+    end: usize,
 }
 
 /// The header's fields, read.
@@ -241,10 +272,9 @@ impl Header {
 pub struct Outbox {
     /// Full pieces, oldest first.
     pieces: VecDeque<Bytes>,
-    /// What is still being gathered.
+    /// What is still being gathered, without what has left already: its room is
+    /// used again, so a pipe that is never quite empty costs no memory.
     tail: BytesMut,
-    /// Bytes of `tail` that have left already.
-    tail_gone: usize,
     queued: u64,
     written: u64,
 }
@@ -274,8 +304,7 @@ impl Outbox {
     /// Up to `N` pieces in order, for a vectored write.
     pub fn pieces<const N: usize>(&self) -> ([&[u8]; N], usize) {
         let mut list: [&[u8]; N] = [&[]; N];
-        let tail = &self.tail[self.tail_gone..];
-        let all = self.pieces.iter().map(|piece| &piece[..]).chain([tail]);
+        let all = self.pieces.iter().map(|piece| &piece[..]).chain([&self.tail[..]]);
         let mut count = 0;
         for piece in all.filter(|piece| !piece.is_empty()).take(N) {
             list[count] = piece;
@@ -299,11 +328,7 @@ impl Outbox {
             n -= first.len();
             self.pieces.pop_front();
         }
-        self.tail_gone += n;
-        if self.tail_gone == self.tail.len() {
-            self.tail.clear();
-            self.tail_gone = 0;
-        }
+        self.tail.advance(n);
     }
 
     /// Takes everything out as one piece. For tests and for transports in memory.
@@ -312,19 +337,28 @@ impl Outbox {
         for piece in self.pieces.drain(..) {
             all.put(piece);
         }
-        all.put(&self.tail[self.tail_gone..]);
+        all.put(&self.tail[..]);
         self.tail.clear();
-        self.tail_gone = 0;
         self.written = self.queued;
         all.freeze()
     }
 
-    /// Drops what has not been written at all; nothing will be.
-    pub(crate) fn discard(&mut self) {
-        self.pieces.clear();
-        self.tail.clear();
-        self.tail_gone = 0;
-        self.written = self.queued;
+    /// Takes back the bytes between two positions, as [`Self::queued`] gave them.
+    /// None of them may have been written. What was queued behind them moves up.
+    pub(crate) fn withdraw(&mut self, from: u64, until: u64) {
+        debug_assert!(self.written <= from && from <= until && until <= self.queued);
+        // Within what waits in memory, so both fit a `usize`.
+        let (mut from, mut until) =
+            ((from - self.written) as usize, (until - self.written) as usize);
+        self.queued -= (until - from) as u64;
+        for piece in core::mem::take(&mut self.pieces) {
+            let (head, tail) = (from.min(piece.len()), until.min(piece.len()));
+            (from, until) = (from - head, until - tail);
+            let kept = [piece.slice(..head), piece.slice(tail..)];
+            self.pieces.extend(kept.into_iter().filter(|part| !part.is_empty()));
+        }
+        self.tail.copy_within(until.., from);
+        self.tail.truncate(self.tail.len() - (until - from));
     }
 
     /// Queues a frame. `head` writes the encoded map. Returns the frame's size, or
@@ -355,8 +389,6 @@ impl Outbox {
         if body.len() <= COPY_OUT_MAX {
             self.tail.put_slice(body);
         } else {
-            self.tail.advance(self.tail_gone);
-            self.tail_gone = 0;
             self.pieces.push_back(self.tail.split().freeze());
             self.pieces.push_back(body.clone());
         }

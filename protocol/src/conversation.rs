@@ -13,6 +13,7 @@
 use alloc::{
     borrow::Cow,
     collections::{BTreeMap, VecDeque},
+    format,
     string::String,
     vec::Vec,
 };
@@ -21,7 +22,7 @@ use bytes::{BufMut, Bytes, BytesMut};
 
 use crate::{
     call::{CallState, Received, Side, Verdict},
-    codec::{Decoder, Outbox, heads},
+    codec::{Decoder, HELLO_MAX, Outbox, heads},
     error::{Close, Fault, Misuse, Violation},
     frame::{CallId, CancelReason, Code, Frame, HelloHead, Kind, Note, Retry, method},
     gate::{self, Stage},
@@ -34,9 +35,9 @@ use crate::{
 pub struct Announce {
     /// Who we are.
     pub identity: Identity,
-    /// What we accept.
+    /// What we accept. Anything below [`Limits::FLOOR`] is raised to it.
     pub limits: Limits,
-    /// What we offer (host) or would use (plugin).
+    /// What we offer (host) or would use (plugin), out of [`Features::IMPLEMENTED`].
     pub features: Features,
     /// A plugin's manifest, as MessagePack; a host leaves it empty.
     pub manifest: Bytes,
@@ -183,12 +184,13 @@ pub enum Failure {
         budget: Budget,
         /// How large it was, in milliseconds.
         ms: u64,
-        /// Whether the whole CALL had left.
+        /// Whether the CALL has left, or will. If not, it has not run and never will:
+        /// what still waited was taken back. \[R-ER-11\]
         sent: bool,
     },
     /// The conversation ended first.
     Lost {
-        /// Whether the whole CALL had left. If not, it cannot have run.
+        /// Whether the CALL has left, or will. If not, it has not run and never will.
         sent: bool,
     },
 }
@@ -214,7 +216,9 @@ struct Call {
     state: CallState,
     /// Which lifecycle step it is, if it is one.
     step: Option<Step>,
-    /// What `outbox.queued()` was right after the CALL was queued.
+    /// Caller: what `outbox.queued()` was right before the CALL was queued.
+    queued_from: u64,
+    /// Caller: and right after.
     queued_until: u64,
     /// Caller: when the total budget is spent, and how large it was.
     deadline: Option<(Tick, u64)>,
@@ -279,8 +283,9 @@ pub struct Conversation {
     work: usize,
     /// The last id we used, or the peer used.
     last_id: u32,
-    /// Protocol replies queued since the outbox was last empty.
-    owed: usize,
+    /// Where the protocol's own replies end that the peer has not taken yet, as
+    /// `outbox.queued()` gave it.
+    owed: VecDeque<u64>,
     /// No later than the next [`Call::wake`]; recomputed when it is reached.
     wake_calls: Option<Tick>,
     started: Tick,
@@ -300,9 +305,7 @@ impl Conversation {
         let mut this = Self::new(Role::Host, mine, now);
         let (who, features, limits) =
             (this.mine.identity.clone(), this.mine.features, this.mine.limits);
-        this.push(Kind::Hello, 0, &Bytes::new(), |head| {
-            heads::host_hello(head, &who, features, limits)
-        });
+        this.greet(&Bytes::new(), |head| heads::host_hello(head, &who, features, limits));
         this
     }
 
@@ -311,12 +314,14 @@ impl Conversation {
         Self::new(Role::Plugin, mine, now)
     }
 
-    fn new(role: Role, mine: Announce, now: Tick) -> Self {
+    fn new(role: Role, mut mine: Announce, now: Tick) -> Self {
+        mine.limits = mine.limits.at_least_floor();
+        mine.features = mine.features.intersection(Features::IMPLEMENTED);
         Self {
             role,
             stage: Stage::Greeting,
             mine,
-            peer: Limits { frame: 1 << 20, ..Limits::FLOOR },
+            peer: Limits::FLOOR,
             features: Features::NONE,
             decoder: Decoder::new(),
             outbox: Outbox::default(),
@@ -324,7 +329,7 @@ impl Conversation {
             calls: BTreeMap::new(),
             work: 0,
             last_id: 0,
-            owed: 0,
+            owed: VecDeque::new(),
             wake_calls: None,
             started: now,
             heard: now,
@@ -393,9 +398,9 @@ impl Conversation {
                 self.decoder.buffer().clear();
                 return;
             }
-            let step = match self.decoder.frame() {
+            let step = match self.decoder.read() {
                 Ok(None) => return,
-                Ok(Some(raw)) => Frame::read(raw).and_then(|frame| self.frame(frame, now)),
+                Ok(Some(frame)) => self.frame(frame, now),
                 Err(violation) => Err(violation),
             };
             if let Err(violation) = step {
@@ -477,6 +482,7 @@ impl Conversation {
             0 => 1,
             last => last.checked_add(2).filter(|&id| id < 1 << 31).ok_or(Misuse::IdsUsedUp)?,
         };
+        let queued_from = self.outbox.queued();
         self.outbox
             .push(Kind::Call, id, &call.body, self.peer.frame, |head| {
                 heads::call(head, call.method, call.deadline, call.idle);
@@ -491,6 +497,7 @@ impl Conversation {
         let entry = Call {
             state: CallState::Open,
             step,
+            queued_from,
             queued_until: self.outbox.queued(),
             deadline: call.deadline.map(|ms| (now.after(ms), ms)),
             idle: call.idle.map(|ms| (ms, now)),
@@ -502,12 +509,16 @@ impl Conversation {
     }
 
     /// Gives a call up. Its slot stays taken until the peer's END, which is then
-    /// told as [`Event::Released`]. A call that is over, or already given up, is
-    /// left alone. \[R-CN-01\]
+    /// told as [`Event::Released`]. A CALL of which nothing has left is taken back
+    /// and released at once. A call that is over, or already given up, is left
+    /// alone. \[R-CN-01\]
     pub fn cancel(&mut self, id: CallId, reason: CancelReason, now: Tick) {
         let Some(call) = self.calls.get_mut(&id.0) else { return };
         if self.role == Role::Plugin || call.state != CallState::Open {
             return;
+        }
+        if self.outbox.written() <= call.queued_from {
+            return self.take_back(id);
         }
         call.state = CallState::Cancelling;
         let stuck_at = now.after(self.mine.patience.cancel_grace_ms);
@@ -567,16 +578,12 @@ impl Conversation {
             return;
         }
         let body = message.map(crate::contract::message).unwrap_or_default();
-        self.push(Kind::Close, 0, &body, |head| heads::close(head, code, None));
-        self.stage = Stage::Closed;
-        self.lose_calls();
+        self.say_close(code, None, &body);
     }
 
     // ── Within ─────────────────────────────────────────────────────────────────
 
-    /// Queues a frame whose size cannot exceed the floor that every peer accepts,
-    /// unless an identity or a note is absurd; such a frame is dropped, which for
-    /// a HELLO shows as a handshake that never comes.
+    /// Queues a frame that always fits, or a note, which may be lost.
     fn push(
         &mut self,
         kind: Kind,
@@ -584,8 +591,21 @@ impl Conversation {
         body: &Bytes,
         head: impl FnOnce(&mut crate::msgpack::Writer<'_>),
     ) {
-        let pushed = self.outbox.push(kind, id, body, self.peer.frame, head);
-        debug_assert!(pushed.is_ok() || kind == Kind::Note, "a {kind:?} that is too large");
+        // Replies, CANCEL, PING and CLOSE are far below the floor of `limits.frame`.
+        let _size = self.outbox.push(kind, id, body, self.peer.frame, head);
+    }
+
+    /// Queues HELLO, whose size no limit of the peer's governs. \[R-FR-10\]
+    ///
+    /// One that is too large is our own caller's mistake. The peer is told, since
+    /// a HELLO that never comes would tell it nothing.
+    fn greet(&mut self, body: &Bytes, head: impl FnOnce(&mut crate::msgpack::Writer<'_>)) -> bool {
+        let greeted = self.outbox.push(Kind::Hello, 0, body, HELLO_MAX, head);
+        if let Err(size) = greeted {
+            let text = format!("its HELLO would have {size} bytes, where {HELLO_MAX} are allowed");
+            self.close(Close::Internal, Some(&text));
+        }
+        greeted.is_ok()
     }
 
     fn frame(&mut self, frame: Frame, now: Tick) -> Result<(), Violation> {
@@ -601,11 +621,7 @@ impl Conversation {
                 self.finish(Over::Closed { code, supported, message });
                 Ok(())
             }
-            Frame::Ping(body) => {
-                self.owe()?;
-                self.push(Kind::Pong, 0, &body, heads::empty);
-                Ok(())
-            }
+            Frame::Ping(body) => self.owe(|this| this.push(Kind::Pong, 0, &body, heads::empty)),
             Frame::Pong => Ok(()),
             Frame::Call { id, method, deadline, idle, body } => {
                 self.called(Incoming { id, method, deadline, idle, body })
@@ -712,9 +728,12 @@ impl Conversation {
             let (who, limits, features) =
                 (self.mine.identity.clone(), self.mine.limits, self.features);
             let manifest = self.mine.manifest.clone();
-            self.push(Kind::Hello, 0, &manifest, |head| {
+            let greeted = self.greet(&manifest, |head| {
                 heads::plugin_hello(head, version, &who, features, limits);
             });
+            if !greeted {
+                return Ok(());
+            }
         }
         self.events.push_back(Event::Hello(Welcome {
             peer: head.peer,
@@ -736,9 +755,7 @@ impl Conversation {
         }
         self.last_id = call.id.0;
         if let Err(fault) = self.admit(&call.method) {
-            self.owe()?;
-            self.reply_end(call.id, &fault);
-            return Ok(());
+            return self.owe(|this| this.reply_end(call.id, &fault));
         }
         let step = Step::of(&call.method);
         match step {
@@ -749,6 +766,7 @@ impl Conversation {
         let entry = Call {
             state: CallState::Open,
             step,
+            queued_from: 0,
             queued_until: 0,
             deadline: None,
             idle: None,
@@ -801,27 +819,50 @@ impl Conversation {
         self.push(Kind::End, id.0, &fault.body, |head| heads::fault(head, fault));
     }
 
-    /// Counts a reply that the protocol itself makes us send.
-    fn owe(&mut self) -> Result<(), Violation> {
-        if self.outbox.is_empty() {
-            self.owed = 0;
+    /// Queues a reply that the protocol itself makes us send, unless the peer has
+    /// left too many of them untaken. \[R-TO-08\]
+    fn owe(&mut self, reply: impl FnOnce(&mut Self)) -> Result<(), Violation> {
+        let taken = self.outbox.written();
+        while self.owed.front().is_some_and(|end| *end <= taken) {
+            self.owed.pop_front();
         }
-        self.owed += 1;
-        let max = OWED_SLACK + 4 * usize::from(self.mine.limits.calls);
-        if max < self.owed { Err(Violation::Calm) } else { Ok(()) }
+        if OWED_SLACK + 4 * usize::from(self.mine.limits.calls) <= self.owed.len() {
+            return Err(Violation::Calm);
+        }
+        reply(self);
+        self.owed.push_back(self.outbox.queued());
+        Ok(())
+    }
+
+    /// Takes a CALL of ours back of which nothing has left: it never was.
+    fn take_back(&mut self, id: CallId) {
+        let Some(call) = self.calls.get(&id.0) else { return };
+        let (from, until) = (call.queued_from, call.queued_until);
+        self.outbox.withdraw(from, until);
+        // What was queued behind it has moved up.
+        let size = until - from;
+        for (_, later) in self.calls.range_mut(id.0 + 1..) {
+            later.queued_from -= size;
+            later.queued_until -= size;
+        }
+        self.owed.iter_mut().filter(|end| until < **end).for_each(|end| *end -= size);
+        self.close_call(id, false);
+        self.events.push_back(Event::Released { id });
     }
 
     fn expire_calls(&mut self, now: Tick) {
         let mut spent = Vec::new();
         let mut next = None;
+        let written = self.outbox.written();
         for (&id, call) in &mut self.calls {
             match call.state {
                 CallState::Open => {
+                    let sent = call.queued_from < written;
                     let deadline = call.deadline.filter(|&(at, _)| at <= now);
                     let idle = call.idle.filter(|&(ms, since)| since.after(ms) <= now);
                     match (deadline, idle) {
-                        (Some((_, ms)), _) => spent.push((id, Budget::Deadline, ms)),
-                        (None, Some((ms, _))) => spent.push((id, Budget::Idle, ms)),
+                        (Some((_, ms)), _) => spent.push((id, Budget::Deadline, ms, sent)),
+                        (None, Some((ms, _))) => spent.push((id, Budget::Idle, ms, sent)),
                         (None, None) => next = earliest(next, call.wake()),
                     }
                 }
@@ -833,16 +874,14 @@ impl Conversation {
             }
         }
         self.wake_calls = next;
-        for (id, budget, ms) in spent {
-            let id = CallId(id);
-            let sent = self.is_sent(id);
+        for (id, budget, ms, sent) in spent {
             let reason = match budget {
                 Budget::Deadline => CancelReason::Deadline,
                 Budget::Idle => CancelReason::Idle,
             };
-            self.cancel(id, reason, now);
             let failure = Failure::Expired { budget, ms, sent };
-            self.events.push_back(Event::Ended { id, outcome: Err(failure) });
+            self.events.push_back(Event::Ended { id: CallId(id), outcome: Err(failure) });
+            self.cancel(CallId(id), reason, now);
         }
     }
 
@@ -886,11 +925,24 @@ impl Conversation {
                 }
                 _ => None,
             };
-            self.push(Kind::Close, 0, &Bytes::new(), |head| {
-                heads::close(head, violation.close(), id)
-            });
+            self.say_close(violation.close(), id, &Bytes::new());
         }
         self.finish(Over::Broken(violation));
+    }
+
+    /// Queues CLOSE as the last frame; open calls are lost.
+    ///
+    /// A CALL of which nothing has left must not run any more, now that its caller
+    /// hears that it did not. What waits behind it is about calls that are over.
+    fn say_close(&mut self, code: Close, id: Option<CallId>, body: &Bytes) {
+        let written = self.outbox.written();
+        let unsent = self.calls.values().map(|call| call.queued_from).find(|at| written <= *at);
+        if let (Role::Host, Some(from)) = (self.role, unsent) {
+            self.outbox.withdraw(from, self.outbox.queued());
+        }
+        self.push(Kind::Close, 0, body, |head| heads::close(head, code, id));
+        self.stage = Stage::Closed;
+        self.lose_calls(|call| call.queued_from < written);
     }
 
     fn finish(&mut self, over: Over) {
@@ -899,17 +951,18 @@ impl Conversation {
         }
         self.over = true;
         self.stage = Stage::Closed;
-        if over == Over::Eof {
-            // Nobody reads any more.
-            self.outbox.discard();
+        let written = self.outbox.written();
+        if self.role == Role::Host && !matches!(over, Over::Broken(_)) {
+            // The plugin wants no more. A plugin's answers still leave: its host may
+            // only have closed one of two pipes.
+            self.outbox.withdraw(written, self.outbox.queued());
         }
-        self.lose_calls();
+        self.lose_calls(|call| call.queued_until <= written);
         self.events.push_back(Event::Over(over));
     }
 
     /// Every call that is still open ends here, so that each ends exactly once.
-    fn lose_calls(&mut self) {
-        let written = self.outbox.written();
+    fn lose_calls(&mut self, sent: impl Fn(&Call) -> bool) {
         for (id, call) in core::mem::take(&mut self.calls) {
             let id = CallId(id);
             if self.role == Role::Plugin {
@@ -917,10 +970,7 @@ impl Conversation {
             }
             self.events.push_back(match call.state {
                 CallState::Cancelling => Event::Released { id },
-                _ => {
-                    let sent = call.queued_until <= written;
-                    Event::Ended { id, outcome: Err(Failure::Lost { sent }) }
-                }
+                _ => Event::Ended { id, outcome: Err(Failure::Lost { sent: sent(&call) }) },
             });
         }
         self.work = 0;

@@ -8,7 +8,6 @@ use alloc::{borrow::Cow, borrow::ToOwned, string::String, vec::Vec};
 use bytes::Bytes;
 
 use crate::{
-    codec::Raw,
     error::{Close, Fault, Violation},
     hello::{Features, Identity, Limits},
     msgpack::{Fields, INTEGER_MAX, Malformed, Value},
@@ -362,14 +361,13 @@ impl Frame {
     }
 
     /// Reads a decoded frame. The body is passed on unread.
-    pub(crate) fn read(raw: Raw) -> Result<Self, Violation> {
-        let Raw { kind, id, head, body } = raw;
+    pub(crate) fn read(kind: Kind, id: u32, head: &[u8], body: Bytes) -> Result<Self, Violation> {
         let name = kind.as_str();
         if kind.is_connection() && id != 0 {
             return Err(Violation::FrameId { kind: name, id });
         }
         let malformed = |why| Violation::Head { kind: name, why };
-        let fields = Fields::parse(&head).map_err(malformed)?;
+        let fields = Fields::parse(head).map_err(malformed)?;
         Self::typed(kind, CallId(id), &fields, body).map_err(malformed)
     }
 

@@ -22,6 +22,16 @@ impl Limits {
     /// What every peer must accept.
     pub const FLOOR: Self = Self { frame: 65_536, window: 16_384, calls: 1 };
 
+    /// These limits, each raised to the floor if it lies below.
+    #[must_use]
+    pub(crate) fn at_least_floor(self) -> Self {
+        Self {
+            frame: self.frame.max(Self::FLOOR.frame),
+            window: self.window.max(Self::FLOOR.window),
+            calls: self.calls.max(Self::FLOOR.calls),
+        }
+    }
+
     pub(crate) fn check(self) -> Result<(), Violation> {
         let below = [
             (self.frame < Self::FLOOR.frame, "frame"),
@@ -56,6 +66,10 @@ impl Features {
     pub const REVERSE: Self = Self(4);
     /// Level 4: arguments arrive as items, under credit.
     pub const STREAM_IN: Self = Self(8);
+
+    /// What this version of the crate can do. The rest has a name and no more, and
+    /// is not announced by it. \[R-CA-11\]
+    pub const IMPLEMENTED: Self = Self::ASYNC;
 
     const NAMES: [(Self, &'static str); 4] = [
         (Self::ASYNC, "async"),

@@ -446,8 +446,10 @@ impl Writer<'_> {
         self.0.put_slice(text.as_bytes());
     }
 
+    /// A number that a head cannot hold is written as the largest that it can: as a
+    /// budget or a count it means the same. \[R-HD-07\]
     pub(crate) fn integer(&mut self, n: u64) {
-        match n {
+        match n.min(INTEGER_MAX) {
             0..0x80 => self.0.put_u8(n as u8),
             0x80..0x100 => self.0.put_slice(&[0xcc, n as u8]),
             0x100..0x1_0000 => {
@@ -458,7 +460,7 @@ impl Writer<'_> {
                 self.0.put_u8(0xce);
                 self.0.put_u32(n as u32);
             }
-            _ => {
+            n => {
                 self.0.put_u8(0xcf);
                 self.0.put_u64(n);
             }

@@ -1,0 +1,17 @@
+//! The protocol's promises, in virtual time and without a pipe.
+//!
+//! Most tests join a host and a plugin by a wire in memory that cuts, gathers and
+//! delays as told; see [`pair`]. The rest give one end bytes that no conversation
+//! of ours would write.
+
+mod budgets;
+mod calls;
+mod cancel;
+mod ending;
+mod frames;
+mod gate;
+mod handshake;
+mod heads;
+mod life;
+mod pair;
+mod properties;
