@@ -26,6 +26,7 @@ use tokio::{
 
 use crate::{
     breaker::Breaker,
+    error::presentable,
     fact::{Fact, Facts},
     launch::{Exit, Process, launch},
     life::{Effect, Event, Life, Then},
@@ -71,6 +72,12 @@ struct Run {
     started: Instant,
     active_since: Option<Instant>,
     provides: Vec<Provide>,
+    /// Its word for why it wants to be replaced, until that can be done.
+    retiring: Option<String>,
+    /// Why it is being let go, if it is; what comes later does not change that.
+    asked: Option<Arc<Reason>>,
+    /// Whether it has answered `plugin.deactivate` with success.
+    let_go: bool,
     /// How the process ended, if it did so before the conversation.
     exit: Option<Exit>,
     /// When to stop waiting for the rest of its output.
@@ -183,8 +190,9 @@ impl Keeper {
         // Each arm is cancel safe and none decides anything.
         tokio::select! {
             biased;
-            news = recv(news) => Turn::News(news),
+            // A step's answer first: the conversation may have ended right after it.
             done = finish(self.step.as_mut()) => Turn::Done(done),
+            news = recv(news) => Turn::News(news),
             exit = exited(process) => Turn::Exited(exit),
             order = self.orders.recv() => Turn::Order(order),
             () = alarm(timer) => Turn::Timer,
@@ -221,8 +229,12 @@ impl Keeper {
             Turn::Order(order) => self.order(order),
             Turn::News(Some(News::Hello(welcome))) => self.greeted(welcome),
             Turn::News(Some(News::Retire(word))) => {
-                self.event(Event::Retire, Reason::Retired { word })
+                if let Some(run) = &mut self.run {
+                    run.retiring = Some(word);
+                }
+                self.retire();
             }
+            Turn::News(Some(News::Deaf)) => self.verdict(Reason::ClosedStdin),
             Turn::News(Some(News::Stuck)) => {
                 let reason = Reason::CallStuck { waited: self.plan.timeouts.cancel_grace };
                 self.unfit(reason);
@@ -322,6 +334,7 @@ impl Keeper {
         self.life = next;
         if told {
             self.reason = Arc::new(reason);
+            self.remember();
         }
         match effect {
             Effect::None => {}
@@ -341,6 +354,39 @@ impl Keeper {
         if told {
             self.publish();
         }
+        if self.life == Life::Active {
+            self.retire();
+        }
+    }
+
+    /// Keeps the reason for which a process is let go, for its end.
+    fn remember(&mut self) {
+        let Some(run) = &mut self.run else { return };
+        match self.life {
+            Life::Draining(_) | Life::Stopping(_) => {
+                run.asked.get_or_insert_with(|| Arc::clone(&self.reason));
+            }
+            _ => run.asked = None,
+        }
+    }
+
+    /// Replaces a plugin that asked for it. It may ask at any time, and is replaced
+    /// as soon as it is active. \[R-NO-06\]
+    fn retire(&mut self) {
+        if self.life != Life::Active {
+            return;
+        }
+        let Some(run) = &mut self.run else { return };
+        let Some(word) = run.retiring.take() else { return };
+        let young = run.active_since.is_none_or(|it| it.elapsed() < self.plan.restart.first);
+        let reason = Reason::Retired { word };
+        if young {
+            // Who asks as soon as it is up would be started for ever.
+            let then = self.sentence(&reason);
+            let reason = self.epitaph(then, reason);
+            return self.event(Event::Unfit(then), reason);
+        }
+        self.event(Event::Retire, reason);
     }
 
     fn publish(&self) {
@@ -414,6 +460,9 @@ impl Keeper {
             started: Instant::now(),
             active_since: None,
             provides: Vec::new(),
+            retiring: None,
+            asked: None,
+            let_go: false,
             exit: None,
             linger_until: None,
             verdict: None,
@@ -472,6 +521,7 @@ impl Keeper {
                 }
             },
             Err(Failure::Fault(fault)) => {
+                let fault = presentable(fault);
                 let message = Private(fault.text().unwrap_or_default());
                 let reason = fault.reason.map(std::borrow::Cow::into_owned);
                 self.reject(
@@ -515,7 +565,12 @@ impl Keeper {
 
     fn deactivated(&mut self, outcome: Result<Bytes, Failure>) {
         match outcome {
-            Ok(_) => self.event(Event::Deactivated, (*self.reason).clone()),
+            Ok(_) => {
+                if let Some(run) = &mut self.run {
+                    run.let_go = true;
+                }
+                self.event(Event::Deactivated, (*self.reason).clone());
+            }
             Err(Failure::Fault(fault)) if fault.reason.as_deref() == Some("pb.busy") => {
                 // Looked at again after as long a pause as it takes to be idle.
                 self.idle_from = self.plan.idle.stop_after.map(|after| Instant::now() + after);
@@ -636,8 +691,12 @@ impl Keeper {
         // Who broke the rules, or has left the conversation, gets no long grace.
         let polite = run.over.is_none() && run.verdict.is_none();
         let rungs = ladder(&self.plan.timeouts, polite);
+        // A stdout that ends is usually a process that ends, a moment later. Only if
+        // we wait for that can its own end be told from one that we bring about.
+        let ended = matches!(run.over, Some(Over::Eof | Over::Broken(Violation::Truncated { .. })));
+        let leaving = if ended { LINGER } else { Duration::ZERO };
         self.step = Some(Box::pin(async move {
-            let climbed = climb(&mut process, &link, &rungs).await;
+            let climbed = climb(&mut process, &link, leaving, &rungs).await;
             Done::Climbed(Box::new((climbed, process)))
         }));
     }
@@ -646,7 +705,7 @@ impl Keeper {
     fn gone(&mut self, climbed: Climbed, mut process: Process) {
         let Some(run) = self.run.take() else { return };
         run.link.abandon();
-        let mut reason = explain(&run, &climbed, &self.reason);
+        let mut reason = explain(&run, &climbed, run.asked.as_ref().unwrap_or(&self.reason));
         if climbed.exit.is_none() {
             reason = Reason::Unkillable { waited: crate::stop::KILL_BUDGET };
             self.life = Life::Stopping(Then::Quarantined);
@@ -853,6 +912,10 @@ fn provisional(over: &Over, active: bool) -> Reason {
 /// end, the exit status, and the rung that was needed.
 fn explain(run: &Run, climbed: &Climbed, asked: &Reason) -> Reason {
     let active = run.active_since.is_some();
+    // It was told to go, said yes, and goes: nothing else is the reason.
+    if run.let_go && run.verdict.is_none() {
+        return asked.clone();
+    }
     // Only an end of the stream leaves open why; everything else was decided by us
     // or said by the plugin.
     let open = match (&run.verdict, &run.over) {
@@ -861,11 +924,13 @@ fn explain(run: &Run, climbed: &Climbed, asked: &Reason) -> Reason {
         (Some(Reason::Violation { violation: Violation::Truncated { .. } }), _) => true,
         _ => false,
     };
-    let by_itself = matches!(climbed.rung, None | Some("eof"));
-    match (open && by_itself, climbed.exit) {
-        (true, Some(Exit::Signal { signal, core })) => Reason::Signalled { signal, core },
-        (true, Some(Exit::Code(code))) => Reason::Exited { code, active },
-        (true, Some(Exit::Lost)) => Reason::StatusLost,
+    match (climbed.exit, climbed.rung) {
+        // Up to this rung we have sent no signal.
+        (Some(Exit::Signal { signal, core }), None | Some("eof")) if open => {
+            Reason::Signalled { signal, core }
+        }
+        (Some(Exit::Code(code)), None) if open => Reason::Exited { code, active },
+        (Some(Exit::Lost), None) if open => Reason::StatusLost,
         _ => match &run.verdict {
             None => asked.clone(),
             Some(Reason::StdoutEnded) if active => Reason::ClosedStdout,

@@ -20,7 +20,7 @@ use bytes::Bytes;
 use nix::fcntl::{FcntlArg, fcntl};
 use plugbay_protocol::{
     Announce, CallId, CancelReason, Close, Conversation, Event, Failure, Features, Misuse, Note,
-    Outgoing, Over, Tick, Welcome, contract,
+    Outgoing, Over, Stage, Tick, Welcome, contract,
 };
 use tokio::{
     io::AsyncReadExt,
@@ -69,6 +69,8 @@ pub(crate) enum News {
     Hello(Welcome),
     Stuck,
     Retire(String),
+    /// It reads no more, and has gone on living for a while.
+    Deaf,
     /// The conversation is over. Last.
     Over(Over),
 }
@@ -344,13 +346,15 @@ impl Link {
         self.0.wake.notify_one();
     }
 
-    /// Says CLOSE; open calls are lost.
-    pub(crate) fn close(&self, code: Close) {
+    /// Says CLOSE; open calls are lost. False if the conversation is over already.
+    pub(crate) fn close(&self, code: Close) -> bool {
         let mut state = self.lock();
         state.accepting = false;
+        let said = state.conversation.stage() != Stage::Closed;
         state.conversation.close(code, None);
         self.settle(state, None);
         self.0.wake.notify_one();
+        said
     }
 
     /// Closes the plugin's stdin. What is unwritten is lost.
@@ -482,6 +486,8 @@ impl Link {
                 Turn::Tick => {
                     state.conversation.tick(now);
                     if state.deaf_until.is_some_and(|at| at <= Instant::now()) {
+                        // Fails only if the keeper is gone.
+                        news.send(News::Deaf).ok();
                         state.conversation.eof();
                     }
                 }

@@ -122,8 +122,10 @@ pub enum Reason {
     },
     /// Its stdout has ended, and how its process ends is not known yet.
     StdoutEnded,
-    /// It closed its end of the pipe and went on living.
+    /// It closed its stdout and went on living.
     ClosedStdout,
+    /// It closed its stdin and went on living.
+    ClosedStdin,
     /// It exited by itself.
     Exited {
         /// Its status.
@@ -188,6 +190,7 @@ impl Reason {
             Self::Silent { .. } => "silent",
             Self::StdoutEnded => "stdout_ended",
             Self::ClosedStdout => "closed_stdout",
+            Self::ClosedStdin => "closed_stdin",
             Self::Exited { .. } => "exited",
             Self::Signalled { .. } => "signalled",
             Self::StatusLost => "status_lost",
@@ -213,6 +216,7 @@ impl Reason {
             | Self::Silent { .. }
             | Self::StdoutEnded
             | Self::ClosedStdout
+            | Self::ClosedStdin
             | Self::Exited { .. }
             | Self::Signalled { .. }
             | Self::StatusLost
@@ -302,6 +306,7 @@ impl fmt::Display for Reason {
             Self::Silent { waited } => write!(f, "showed no sign of life for {waited:?}"),
             Self::StdoutEnded => write!(f, "has ended its stdout"),
             Self::ClosedStdout => write!(f, "closed its stdout and went on living"),
+            Self::ClosedStdin => write!(f, "closed its stdin and went on living"),
             Self::Exited { code, active: true } => write!(f, "exited with status {code}"),
             Self::Exited { code, active: false } => {
                 write!(f, "exited with status {code} before it was ready")

@@ -139,6 +139,24 @@ impl Condition {
         }
     }
 
+    /// The last start that whoever comes now has nothing to do with.
+    pub(crate) fn before(&self) -> u64 {
+        if self.dies() { self.starts } else { self.ended }
+    }
+
+    /// Whether start number `before`'s successor has died and no other follows by
+    /// itself: whoever waited for it is told, and does not start one after the other.
+    pub(crate) fn is_dead_since(&self, before: u64) -> bool {
+        self.life == Life::Dormant && before < self.ended && self.reason_of_end.code().is_some()
+    }
+
+    /// Whether it is going down to sleep because it died, so that who waited for it
+    /// must not ask for another start.
+    pub(crate) fn dies(&self) -> bool {
+        matches!(self.life, Life::Draining(Then::Dormant) | Life::Stopping(Then::Dormant))
+            && self.reason.code().is_some()
+    }
+
     /// Whether a call may wait for the plugin to become active.
     pub(crate) fn wakes(&self) -> bool {
         self.off.is_none() && self.life.wakes()

@@ -58,16 +58,23 @@ pub(crate) struct Climbed {
     pub(crate) rung: Option<&'static str>,
 }
 
-/// Climbs until the process is gone.
-pub(crate) async fn climb(process: &mut Process, link: &Link, rungs: &[Rung]) -> Climbed {
-    // It may be gone, or just going, already.
-    if let Ok(exit) = timeout(Duration::ZERO, process.wait()).await {
+/// Climbs until the process is gone. One that is just `leaving` gets that long
+/// before the first rung.
+pub(crate) async fn climb(
+    process: &mut Process,
+    link: &Link,
+    leaving: Duration,
+    rungs: &[Rung],
+) -> Climbed {
+    if let Ok(exit) = timeout(leaving, process.wait()).await {
         link.sever();
         return Climbed { exit: Some(exit), rung: None };
     }
     for rung in rungs {
         match rung.act {
-            Act::Close => link.close(Close::Ok),
+            // Nobody would hear it, and nobody would act on it.
+            Act::Close if !link.close(Close::Ok) => continue,
+            Act::Close => {}
             Act::Eof => link.sever(),
             Act::Term => {
                 process.signal(Signal::SIGTERM);

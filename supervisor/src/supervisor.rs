@@ -313,14 +313,15 @@ impl Supervisor {
     pub async fn ready(&self, name: &str) -> Result<(), NotReady> {
         let cell = self.cell(name).map_err(NotReady::NoSuchPlugin)?;
         let mut condition = cell.condition.subscribe();
+        let before = condition.borrow().before();
         loop {
             let now = Arc::clone(&condition.borrow_and_update());
-            let down = !now.wakes();
+            let down = !now.wakes() || now.is_dead_since(before);
             if now.life == Life::Active {
                 return Ok(());
             }
-            if down || cell.orders.send(Order::Want).is_err() || condition.changed().await.is_err()
-            {
+            let wanted = now.dies() || cell.orders.send(Order::Want).is_ok();
+            if down || !wanted || condition.changed().await.is_err() {
                 let reason = Arc::clone(&now.reason);
                 let plugin = name.to_owned();
                 return Err(NotReady::Down { plugin, reason, last_words: cell.last_words() });
