@@ -136,6 +136,10 @@ impl Output {
             #[serde(default)]
             is_error: bool,
         }
+        // The reader would take a list for the fields in their order.
+        if !matches!(body.first(), None | Some(0x80..=0x8F | 0xDE | 0xDF)) {
+            return Err("it is no map".into());
+        }
         let mut reader = rmp_serde::Deserializer::from_read_ref(body);
         // The spec's own bound; far from where the stack would end. [R-HD-11]
         reader.set_max_depth(BODY_DEPTH_MAX);

@@ -2,7 +2,7 @@
 
 use std::{fmt, sync::Arc, time::Duration};
 
-use plugbay_protocol::{Budget, Code, Fault, Retry};
+use plugbay_protocol::{Budget, Fault, Retry};
 
 use crate::{plan::Effect, reason::Reason, status::State};
 
@@ -168,6 +168,26 @@ impl fmt::Display for Rule {
     }
 }
 
+/// A fault as it may be shown: a reason that is none by the spec is left out,
+/// because it may hold anything. \[R-ER-05\]
+pub(crate) fn presentable(mut fault: Fault) -> Fault {
+    fault.reason = fault.reason.filter(|reason| is_reason(reason));
+    fault
+}
+
+/// `^[a-z0-9]+(\.[a-z0-9_]+)+$`, and no longer than a line.
+fn is_reason(text: &str) -> bool {
+    let mut parts = text.split('.');
+    let plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
+    let first = parts.next().is_some_and(|it| !it.is_empty() && it.bytes().all(plain));
+    let word = |it: &str| !it.is_empty() && it.bytes().all(|byte| plain(byte) || byte == b'_');
+    let mut rest = parts.peekable();
+    first && rest.peek().is_some() && rest.all(word) && text.len() <= REASON_MAX
+}
+
+/// The longest reason that is shown, in bytes.
+const REASON_MAX: usize = 128;
+
 impl CallError {
     /// Whether the tool ran.
     pub fn ran(&self) -> Ran {
@@ -177,10 +197,11 @@ impl CallError {
             | Self::Inactive { .. }
             | Self::Busy { .. }
             | Self::BadArguments { .. } => Ran::No,
-            Self::Failed { fault, .. } => match (fault.retry, fault.code) {
-                (Retry::Safe, _) | (_, Code::Unimplemented | Code::InvalidArgument) => Ran::No,
-                (Retry::Maybe, _) => Ran::Unknown,
-                (Retry::No, _) => Ran::Yes,
+            // Only `safe` promises that nothing of it ran. [R-ER-11] [R-ER-12]
+            Self::Failed { fault, .. } => match fault.retry {
+                Retry::Safe => Ran::No,
+                Retry::Maybe => Ran::Unknown,
+                Retry::No => Ran::Yes,
             },
             Self::TimedOut { ran, .. } | Self::Lost { ran, .. } => *ran,
             Self::BadResult { .. } => Ran::Yes,
@@ -290,5 +311,21 @@ fn seconds(time: Duration) -> String {
     match time.as_secs_f64().ceil() as u64 {
         0 | 1 => "a second".into(),
         n => format!("{n} seconds"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reason_is_dotted_words_and_nothing_else() {
+        for good in ["pb.busy", "acme.quota_used_up", "a1.b.c_2"] {
+            assert!(is_reason(good), "{good}");
+        }
+        let long = format!("a.{}", "b".repeat(127));
+        for bad in ["", "pb", "pb.", ".pb", "pb..x", "Pb.x", "p_b.x", "pb.x y", "pb.x\n", &long] {
+            assert!(!is_reason(bad), "{bad:?}");
+        }
     }
 }

@@ -30,7 +30,7 @@ use tokio::{
 
 use crate::{
     call::{Call, Caller, Output},
-    error::{CallError, Ran, Rule},
+    error::{CallError, Ran, Rule, presentable},
     fact::{Fact, Facts},
     gate::{self, House, Place, Refusal, Snapshot},
     keeper::Order,
@@ -574,6 +574,7 @@ impl Errand<'_> {
                     tokio::time::sleep(Duration::from_millis(fault.after.unwrap_or(10))).await;
                 }
                 Err(Failure::Fault(fault)) => {
+                    let fault = presentable(fault);
                     return Err(CallError::Failed { plugin: self.plugin(), fault });
                 }
             }
@@ -607,8 +608,12 @@ impl Errand<'_> {
         let mut condition = self.cell.condition.subscribe();
         // A start that fails after we came is ours to report, an old failure is not.
         let mut waited = false;
+        let before = condition.borrow().before();
         loop {
             let now = Arc::clone(&condition.borrow_and_update());
+            if now.is_dead_since(before) {
+                return Err(self.not_started(&now));
+            }
             if let (Life::Active, Some(link)) = (now.life, &now.link)
                 && let Some(permit) = link.slot().await
             {
@@ -624,7 +629,8 @@ impl Errand<'_> {
             }
             // Said in every state that may wait: a dormant plugin starts, one that is
             // going to sleep starts again. Fails only if the keeper is gone.
-            if self.cell.orders.send(Order::Want).is_err() || condition.changed().await.is_err() {
+            let wanted = now.dies() || self.cell.orders.send(Order::Want).is_ok();
+            if !wanted || condition.changed().await.is_err() {
                 return Err(inactive(self.cell, &now));
             }
             waited = true;
@@ -718,9 +724,8 @@ impl Errand<'_> {
             ));
         }
         let output = Output::decode(body).map_err(|why| bad(why, false))?;
-        if let (Some(promised), Some(data), false) =
-            (&self.entry.result, &output.data, output.is_error)
-            && !promised.is_valid(data)
+        if let (Some(promised), false) = (&self.entry.result, output.is_error)
+            && !output.data.as_ref().is_some_and(|data| promised.is_valid(data))
         {
             return Err(bad("its data does not fit the tool's output schema".into(), false));
         }
