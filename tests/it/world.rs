@@ -1,15 +1,91 @@
 //! What tests may look at outside their own process: the fixture, other
-//! processes, descriptors, folders.
+//! processes, descriptors, folders. And the guard that nothing is left behind.
 
 use std::{
     collections::BTreeSet,
     fs,
     path::{Path, PathBuf},
-    sync::atomic::{AtomicU32, Ordering},
+    sync::{
+        Mutex,
+        atomic::{AtomicU32, Ordering},
+    },
     time::{Duration, Instant},
 };
 
+use plugbay_supervisor::{Builder, PluginPlan};
 use tempfile::TempDir;
+
+use crate::stage::{Record, Stage};
+
+/// Everything one test may use. [`alone`](crate::alone::alone) makes it, and looks
+/// afterwards whether anything is left.
+#[derive(Debug)]
+pub(crate) struct World {
+    mark: Mark,
+    dir: TempDir,
+    records: Mutex<Vec<Record>>,
+}
+
+impl World {
+    pub(crate) fn new() -> Self {
+        Self { mark: Mark::new(), dir: folder(), records: Mutex::default() }
+    }
+
+    /// A plan for the fixture in one mode, `plugin("greeter", "crash-after n=2")`.
+    /// Its budgets are those of real life, so that only what a test makes short
+    /// can run out on a busy machine.
+    pub(crate) fn plugin(&self, name: &str, mode: &str) -> PluginPlan {
+        self.program(name, command(mode))
+    }
+
+    /// A plan for any program.
+    pub(crate) fn program(&self, name: &str, command: Vec<String>) -> PluginPlan {
+        let mut plan = PluginPlan::new(name, command, self.dir.path());
+        plan.env.extend([self.mark.pair()]);
+        plan
+    }
+
+    /// Starts a supervisor whose facts are written down and checked.
+    pub(crate) fn supervise(&self, plugins: impl IntoIterator<Item = PluginPlan>) -> Stage {
+        let builder = plugins.into_iter().fold(Builder::default(), Builder::plugin);
+        self.start(builder)
+    }
+
+    /// The same with more in the builder than plugins.
+    pub(crate) fn start(&self, builder: Builder) -> Stage {
+        let stage = Stage::new(builder.start().expect("the plan is sound"));
+        self.records.lock().expect("no test panics here").push(stage.record());
+        stage
+    }
+
+    /// A path in a folder that is gone after the test.
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    /// The processes of this test that live.
+    pub(crate) fn processes(&self) -> BTreeSet<u32> {
+        self.mark.processes()
+    }
+
+    /// Waits until that many processes of this test live.
+    pub(crate) fn wait_for(&self, count: usize) -> BTreeSet<u32> {
+        self.mark.wait_for(count)
+    }
+
+    /// Every supervisor of this test is truly gone, and what they said adds up.
+    pub(crate) async fn check_facts(&self) {
+        let records = std::mem::take(&mut *self.records.lock().expect("no test panics here"));
+        for record in records {
+            record.check().await;
+        }
+    }
+
+    /// No process of this test is left.
+    pub(crate) fn check_processes(&self) {
+        self.mark.wait_for(0);
+    }
+}
 
 /// The fixture's program, absolute.
 pub(crate) fn hostile() -> &'static Path {
@@ -79,6 +155,25 @@ pub(crate) fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
 pub(crate) fn zombies() -> BTreeSet<u32> {
     let own = std::process::id();
     pids().filter(|pid| matches!(stat(*pid), Some(('Z', parent)) if parent == own)).collect()
+}
+
+/// All processes that this one is the parent of, zombies included.
+pub(crate) fn children() -> BTreeSet<u32> {
+    let own = std::process::id();
+    pids().filter(|pid| matches!(stat(*pid), Some((_, parent)) if parent == own)).collect()
+}
+
+/// The most memory this process has ever had resident, in bytes.
+pub(crate) fn peak_memory() -> u64 {
+    status("VmHWM:")
+}
+
+/// A line of this process's status that holds kilobytes, in bytes.
+fn status(name: &str) -> u64 {
+    let status = fs::read_to_string("/proc/self/status").expect("/proc is mounted");
+    let line = status.lines().find_map(|line| line.strip_prefix(name));
+    let number = line.and_then(|line| line.trim().strip_suffix(" kB"));
+    number.and_then(|it| it.parse::<u64>().ok()).expect("a number of kB") * 1024
 }
 
 /// State letter and parent of a process.
