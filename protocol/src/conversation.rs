@@ -232,6 +232,8 @@ struct Call {
 enum Step {
     Activate,
     Deactivate,
+    /// A method of the lifecycle that this version does not have.
+    Unknown,
 }
 
 impl Step {
@@ -239,15 +241,26 @@ impl Step {
         match call {
             method::ACTIVATE => Some(Self::Activate),
             method::DEACTIVATE => Some(Self::Deactivate),
+            _ if gate::is_lifecycle(call) => Some(Self::Unknown),
             _ => None,
         }
     }
 
+    /// Where the plugin is while it works on it. \[R-LC-03\]
+    fn begins(self, from: Stage) -> Stage {
+        match self {
+            Self::Activate => Stage::Activating,
+            Self::Deactivate => Stage::Draining,
+            Self::Unknown => from,
+        }
+    }
+
     /// Where it leads, by its outcome. \[R-LC-03\]
-    fn leads_to(self, ok: bool) -> Stage {
+    fn ends(self, from: Stage, ok: bool) -> Stage {
         match (self, ok) {
             (Self::Activate, true) | (Self::Deactivate, false) => Stage::Active,
             (Self::Activate, false) | (Self::Deactivate, true) => Stage::Ready,
+            (Self::Unknown, _) => from,
         }
     }
 }
@@ -474,7 +487,7 @@ impl Conversation {
         gate::admit(self.stage, call.method).map_err(|_| Misuse::NotActive)?;
         let step = Step::of(call.method);
         let max = self.peer.calls;
-        if !gate::is_lifecycle(call.method) && usize::from(max) <= self.work {
+        if step.is_none() && usize::from(max) <= self.work {
             return Err(Misuse::Full { max });
         }
         // Odd ids, up to where an i32 ends: some languages have nothing larger.
@@ -490,8 +503,7 @@ impl Conversation {
             .map_err(|size| Misuse::TooLarge { size, max: self.peer.frame })?;
         self.last_id = id;
         match step {
-            Some(Step::Activate) => self.stage = Stage::Activating,
-            Some(Step::Deactivate) => self.stage = Stage::Draining,
+            Some(step) => self.stage = step.begins(self.stage),
             None => self.work += 1,
         }
         let entry = Call {
@@ -539,7 +551,7 @@ impl Conversation {
         }
         let call = self.calls.get(&id.0).ok_or(Misuse::NoSuchCall)?;
         let step = call.step;
-        if step == Some(Step::Deactivate) && outcome.is_ok() && 0 < self.work {
+        if step == Some(Step::Deactivate) && outcome.is_ok() && 1 < self.calls.len() {
             return Err(Misuse::CallsOpen);
         }
         let max = self.peer.frame;
@@ -759,8 +771,7 @@ impl Conversation {
         }
         let step = Step::of(&call.method);
         match step {
-            Some(Step::Activate) => self.stage = Stage::Activating,
-            Some(Step::Deactivate) => self.stage = Stage::Draining,
+            Some(step) => self.stage = step.begins(self.stage),
             None => self.work += 1,
         }
         let entry = Call {
@@ -780,12 +791,12 @@ impl Conversation {
     /// Gate, then limit, in this order. \[R-GT-01\] \[R-CA-07\]
     fn admit(&self, call: &str) -> Result<(), Fault> {
         gate::admit(self.stage, call)?;
-        if !gate::is_lifecycle(call) && usize::from(self.mine.limits.calls) <= self.work {
+        if Step::of(call).is_none() && usize::from(self.mine.limits.calls) <= self.work {
             let busy = Fault::new(Code::ResourceExhausted).because("pb.too_many_calls");
             return Err(busy.retry(Retry::Safe));
         }
         // An unknown lifecycle method is answered here: it is no business of the author's.
-        if gate::is_lifecycle(call) && Step::of(call).is_none() {
+        if Step::of(call) == Some(Step::Unknown) {
             return Err(Fault::new(Code::Unimplemented).because("pb.unknown_method"));
         }
         Ok(())
@@ -793,7 +804,7 @@ impl Conversation {
 
     fn ended(&mut self, id: CallId, outcome: Result<Bytes, Fault>) -> Result<(), Violation> {
         let Some(call) = self.calls.get(&id.0) else { return Ok(()) };
-        if call.step == Some(Step::Deactivate) && outcome.is_ok() && 0 < self.work {
+        if call.step == Some(Step::Deactivate) && outcome.is_ok() && 1 < self.calls.len() {
             let why = "plugin.deactivate ended before its calls had";
             return Err(Violation::State { kind: "END", why });
         }
@@ -810,7 +821,7 @@ impl Conversation {
     fn close_call(&mut self, id: CallId, ok: bool) {
         let Some(call) = self.calls.remove(&id.0) else { return };
         match call.step {
-            Some(step) => self.stage = step.leads_to(ok),
+            Some(step) => self.stage = step.ends(self.stage, ok),
             None => self.work -= 1,
         }
     }

@@ -406,7 +406,7 @@ impl HelloHead {
         let limits = head.map("limits")?.ok_or(Malformed::Missing("limits"))?;
         let limit = |name, max| limits.integer(name, max)?.ok_or(Malformed::Missing(name));
         let features = head.items("features")?.filter_map(|item| match item {
-            Value::Str(name) => Features::named(name),
+            Value::Str(name) => core::str::from_utf8(name).ok().and_then(Features::named),
             _ => None,
         });
         Ok(Self {

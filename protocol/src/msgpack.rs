@@ -69,7 +69,8 @@ pub(crate) enum Value<'a> {
     Integer(u64),
     /// A negative integer or a float: valid, and of no use to any head field.
     Number,
-    Str(&'a str),
+    /// Valid UTF-8.
+    Str(&'a [u8]),
     Bin,
     /// The items, still encoded, and how many there are.
     Array(&'a [u8], u32),
@@ -155,36 +156,31 @@ impl<'a> Reader<'a> {
     }
 
     fn skip_within(&mut self, depth: usize) -> Result<(), Malformed> {
-        // One counter for each open container: values still due, and whether it is a map.
-        let mut open: Vec<(u64, bool)> = Vec::new();
+        let mut open = Open::default();
         loop {
-            let key_due = open.last().is_some_and(|&(due, map)| map && due % 2 == 0);
             let token = self.token()?;
-            if key_due && !matches!(token, Token::Str(_)) {
+            if open.key_due() && !matches!(token, Token::Str(_)) {
                 return Err(Malformed::KeyNotAString);
             }
             match token {
-                Token::Str(text) => drop(utf8(text)?),
-                Token::Array(n) => open.push((n.into(), false)),
-                Token::Map(n) => open.push((u64::from(n) * 2, true)),
+                Token::Str(text) => check_utf8(text)?,
+                Token::Array(n) => open.push(n.into(), false),
+                Token::Map(n) => open.push(u64::from(n) * 2, true),
                 _ => {}
             }
-            if depth < open.len() {
+            if depth < open.depth {
                 return Err(Malformed::TooDeep);
             }
-            // Close every container that this value has completed.
-            let container = matches!(token, Token::Array(_) | Token::Map(_));
-            let mut completed = !container || open.last().is_some_and(|&(due, _)| due == 0);
-            if container && completed {
+            let empty = match token {
+                Token::Array(n) | Token::Map(n) if n == 0 => true,
+                Token::Array(_) | Token::Map(_) => continue,
+                _ => false,
+            };
+            if empty {
                 open.pop();
             }
-            while completed {
-                let Some((due, _)) = open.last_mut() else { return Ok(()) };
-                *due -= 1;
-                completed = *due == 0;
-                if completed {
-                    open.pop();
-                }
+            if open.value_done() {
+                return Ok(());
             }
         }
     }
@@ -213,7 +209,10 @@ impl<'a> Reader<'a> {
             Token::Bool(b) => Value::Bool(b),
             Token::Integer(n) if INTEGER_MAX < n => return Err(Malformed::Integer),
             Token::Integer(n) => Value::Integer(n),
-            Token::Str(text) => Value::Str(utf8(text)?),
+            Token::Str(text) => {
+                check_utf8(text)?;
+                Value::Str(text)
+            }
             Token::Bin => Value::Bin,
             Token::Number => Value::Number,
         })
@@ -226,16 +225,12 @@ impl<'a> Reader<'a> {
     /// Duplicates are found by comparing each key with those before it. A head can
     /// hold 21,000 one-letter keys, so beyond the few the keys are sorted instead;
     /// the work stays bounded by the head.
-    fn pairs(
-        &mut self,
-        count: u32,
-        depth: usize,
-    ) -> Result<[(&'a str, Value<'a>); FEW], Malformed> {
-        let mut few = [("", Value::Nil); FEW];
-        let mut many: Vec<&str> = Vec::new();
+    fn pairs(&mut self, count: u32, depth: usize) -> Result<Few<'a>, Malformed> {
+        let mut few: Few<'_> = [(&[], Value::Nil); FEW];
+        let mut many: Vec<&[u8]> = Vec::new();
         for seen in 0..count as usize {
             let Token::Str(key) = self.token()? else { return Err(Malformed::KeyNotAString) };
-            let key = utf8(key)?;
+            check_utf8(key)?;
             if seen < FEW {
                 if few[..seen].iter().any(|(known, _)| *known == key) {
                     return Err(Malformed::DuplicateKey);
@@ -257,8 +252,68 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// How many pairs of a map are kept at hand.
-const FEW: usize = 8;
+/// The first pairs of a map, so that they need not be read again.
+type Few<'a> = [(&'a [u8], Value<'a>); FEW];
+/// How many that are.
+const FEW: usize = 6;
+
+/// The containers that are open on the way through a value: for each, how many
+/// values are still due and whether it is a map. The usual few levels need no
+/// allocation.
+#[derive(Default)]
+struct Open {
+    depth: usize,
+    /// `due << 1 | is_map`, outermost first.
+    near: [u64; 8],
+    far: Vec<u64>,
+}
+
+impl Open {
+    fn push(&mut self, due: u64, map: bool) {
+        let entry = due << 1 | u64::from(map);
+        match self.near.get_mut(self.depth) {
+            Some(slot) => *slot = entry,
+            None => self.far.push(entry),
+        }
+        self.depth += 1;
+    }
+
+    fn pop(&mut self) {
+        self.depth -= 1;
+        self.far.truncate(self.depth.saturating_sub(self.near.len()));
+    }
+
+    fn last(&mut self) -> Option<&mut u64> {
+        let at = self.depth.checked_sub(1)?;
+        match at.checked_sub(self.near.len()) {
+            Some(far) => self.far.get_mut(far),
+            None => self.near.get_mut(at),
+        }
+    }
+
+    /// Whether the next value is the key of a map: an even number of values is due.
+    fn key_due(&mut self) -> bool {
+        self.last().is_some_and(|entry| *entry & 0b11 == 0b01)
+    }
+
+    /// Counts a completed value, and with it every container that it completes.
+    /// Whether nothing is open any more.
+    fn value_done(&mut self) -> bool {
+        while let Some(entry) = self.last() {
+            *entry -= 2;
+            if *entry >> 1 != 0 {
+                return false;
+            }
+            self.pop();
+        }
+        true
+    }
+}
+
+/// Most strings are ASCII, and that is cheaper to see.
+fn check_utf8(text: &[u8]) -> Result<(), Malformed> {
+    if text.is_ascii() { Ok(()) } else { utf8(text).map(drop) }
+}
 
 fn utf8(text: &[u8]) -> Result<&str, Malformed> {
     core::str::from_utf8(text).map_err(|_| Malformed::NotUtf8)
@@ -270,7 +325,7 @@ fn utf8(text: &[u8]) -> Result<&str, Malformed> {
 /// fail for a reason that lies elsewhere in the map.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Fields<'a> {
-    few: [(&'a str, Value<'a>); FEW],
+    few: Few<'a>,
     /// All pairs, still encoded, and how many there are.
     all: &'a [u8],
     count: u32,
@@ -288,8 +343,13 @@ impl<'a> Fields<'a> {
 
     /// A field; nil counts as absent. \[R-HD-04\]
     fn find(&self, name: &str) -> Option<Value<'a>> {
-        let at_hand = self.few.iter().take(self.count as usize).find(|(key, _)| *key == name);
-        let found = at_hand.map(|(_, value)| *value).or_else(|| self.find_further(name));
+        let count = self.count as usize;
+        let at_hand = self.few.iter().take(count).find(|(key, _)| *key == name.as_bytes());
+        let found = match at_hand {
+            Some((_, value)) => Some(*value),
+            None if FEW < count => self.find_further(name),
+            None => None,
+        };
         found.filter(|value| *value != Value::Nil)
     }
 
@@ -300,7 +360,7 @@ impl<'a> Fields<'a> {
         for at in 0..self.count as usize {
             let Ok(Value::Str(key)) = reader.value(1) else { return None };
             let value = reader.value(1).ok()?;
-            if FEW <= at && key == name {
+            if FEW <= at && key == name.as_bytes() {
                 return Some(value);
             }
         }
@@ -310,7 +370,7 @@ impl<'a> Fields<'a> {
     pub(crate) fn str(&self, name: &'static str) -> Result<Option<&'a str>, Malformed> {
         match self.find(name) {
             None => Ok(None),
-            Some(Value::Str(text)) => Ok(Some(text)),
+            Some(Value::Str(text)) => utf8(text).map(Some),
             Some(_) => Err(Malformed::Field(name)),
         }
     }
