@@ -38,7 +38,8 @@ impl<S> Context<S> {
         self.deadline().map(|at| at.saturating_duration_since(Instant::now()))
     }
 
-    /// The longest silence the caller puts up with. [`Self::progress`] breaks it.
+    /// The longest silence the caller puts up with. [`Self::progress`] breaks it: a tool
+    /// that works for long calls it at least twice in this time. \[R-TO-10\]
     pub fn idle(&self) -> Option<Duration> {
         self.call.idle
     }

@@ -614,6 +614,13 @@ impl<S: Send + Sync + 'static> Pump<S> {
     }
 }
 
+impl<S> Drop for Pump<S> {
+    /// Nothing moves without a pump, so whoever waits should not wait for ever.
+    fn drop(&mut self) {
+        self.desk.lock().waiting.clear();
+    }
+}
+
 impl<S: Send + Sync + 'static> Future for Pump<S> {
     type Output = ();
 

@@ -614,6 +614,21 @@ async fn progress_held_back_is_told_even_if_the_tool_falls_silent() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn progress_held_back_is_told_before_the_end() {
+    let tool = Tool::new("it", async |ctx: Context, (): ()| {
+        for n in 1..=5 {
+            ctx.progress(n, 5, "");
+        }
+        Ok::<_, Error>(())
+    });
+    let host = host(tool).await;
+    let mut call = host.call("it", json!({})).start();
+    assert_eq!(call.progress().await.unwrap().n, Some(1));
+    assert_eq!(call.progress().await.unwrap().n, Some(5));
+    assert_eq!(call.progress().await, None);
+}
+
+#[tokio::test(start_paused = true)]
 async fn progress_breaks_the_silence() {
     let tool = Tool::new("it", async |ctx: Context, (): ()| {
         for n in 0..10 {
@@ -793,6 +808,19 @@ async fn a_drain_that_is_given_up_leaves_the_plugin_active() {
     let again = host.call("it", json!({})).start();
     assert_eq!(call.await.unwrap().text(), "done");
     assert_eq!(again.await.unwrap().text(), "done");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_farewell_that_has_begun_is_not_broken_off() {
+    let plugin = plugin().on_deactivate(async |_| sleep(10 * SECOND).await);
+    let host = Host::start(plugin).await;
+    let before = Instant::now();
+    let farewell = host.call_raw("plugin.deactivate", b"").deadline(2 * SECOND).start();
+    sleep(SECOND).await;
+    farewell.cancel();
+    assert!(farewell.await.is_ok());
+    assert_eq!(before.elapsed(), 10 * SECOND);
+    host.activate(json!({})).await.unwrap();
 }
 
 #[tokio::test(start_paused = true)]
