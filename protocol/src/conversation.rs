@@ -995,3 +995,21 @@ fn earliest(a: Option<Tick>, b: Option<Tick>) -> Option<Tick> {
         (a, b) => a.or(b),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Reaching the last id would take a billion calls, so this test starts there.
+    #[test]
+    fn the_last_id_is_the_largest_odd_one_below_2_to_the_31() {
+        let now = Tick(0);
+        let mut host = Conversation::host(Announce::default(), now);
+        (host.stage, host.peer.calls) = (Stage::Active, 2);
+        host.last_id = (1 << 31) - 3;
+        let call = Outgoing { method: method::TOOL_CALL, ..Outgoing::default() };
+        assert_eq!(host.call(&call, now), Ok(CallId((1 << 31) - 1)));
+        assert_eq!(host.call(&call, now), Err(Misuse::IdsUsedUp));
+        assert_eq!(host.open_calls(), 1);
+    }
+}

@@ -10,7 +10,7 @@ fn open(deadline: Option<u64>, idle: Option<u64>) -> (Pair, CallId) {
     let mut pair = Pair::at(At::Active);
     let call = Outgoing { method: "tool.call", deadline, idle, body: Default::default() };
     let id = pair.host.call(&call, pair.now).unwrap();
-    pair.to_plugin();
+    pair.reach_plugin();
     pair.plugin_events();
     (pair, id)
 }
@@ -22,7 +22,7 @@ fn expired(id: CallId, budget: Budget, ms: u64, sent: bool) -> Event {
 fn progress(pair: &mut Pair, id: CallId) {
     let note = Note::Progress { n: None, total: None, unit: None, body: Default::default() };
     pair.plugin.note(Some(id), &note);
-    pair.to_host();
+    pair.reach_host();
 }
 
 #[test]
@@ -51,7 +51,7 @@ fn a_call_expires_after_silence_and_not_before() {
 fn the_end_of_an_expired_call_releases_it() {
     let (mut pair, id) = open(Some(1_000), None);
     pair.wait(1_000);
-    pair.to_plugin();
+    pair.reach_plugin();
     let told = [Event::CancelRequested { id, reason: CancelReason::Deadline }];
     assert_eq!(pair.plugin_events(), told);
     pair.host_events();
@@ -59,7 +59,7 @@ fn the_end_of_an_expired_call_releases_it() {
     pair.host.cancel(id, CancelReason::User, pair.now);
     assert!(pair.host.outbox().is_empty());
     pair.plugin.end(id, Ok(blob(3))).unwrap();
-    pair.to_host();
+    pair.reach_host();
     assert_eq!(pair.host_events(), [Event::Released { id }]);
     pair.wait(60_000);
     assert!(!pair.host_events().contains(&Event::Stuck { id }));
@@ -182,7 +182,7 @@ fn each_call_has_a_clock_of_its_own() {
         pair.host.call(&call, pair.now).unwrap()
     };
     let [c, a, b] = [start(300), start(100), start(200)];
-    pair.to_plugin();
+    pair.reach_plugin();
     for (id, ms) in [(a, 100), (b, 200), (c, 300)] {
         assert_eq!(pair.host.deadline(), Some(Tick(1_000 + ms)));
         pair.wait(99);

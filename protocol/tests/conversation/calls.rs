@@ -12,7 +12,7 @@ fn calls_end_in_any_order() {
     for id in [c, a, b] {
         pair.plugin.end(id, Ok(pack(&json!(id.0)).into())).unwrap();
     }
-    pair.to_host();
+    pair.reach_host();
     let expected = [c, a, b].map(|id| Event::Ended { id, outcome: Ok(pack(&json!(id.0)).into()) });
     assert_eq!(pair.host_events(), expected);
     assert_eq!((pair.host.open_calls(), pair.plugin.open_calls()), (0, 0));
@@ -159,7 +159,7 @@ fn a_fault_arrives_as_it_was_sent() {
     ] {
         let id = pair.call("tool.call");
         pair.plugin.end(id, Err(sent.clone())).unwrap();
-        pair.to_host();
+        pair.reach_host();
         let told = pair.host_events();
         assert_eq!(*fault(&told[0]), sent);
         assert_eq!(fault(&told[0]).text(), sent.text());
@@ -186,7 +186,7 @@ fn a_result_that_does_not_fit_becomes_a_fault() {
         let mut pair = Pair::with(small.clone(), announce(), At::Open);
         let found = pair.plugin.end(CallId(3), outcome);
         assert!(matches!(found, Err(Misuse::TooLarge { max: 65_536, .. })), "{found:?}");
-        pair.to_host();
+        pair.reach_host();
         let told = pair.host_events();
         let expected = Fault::new(Code::ResourceExhausted).because("pb.frame_limit");
         assert_eq!(*fault(&told[0]), expected);
@@ -194,7 +194,7 @@ fn a_result_that_does_not_fit_becomes_a_fault() {
     }
     let mut pair = Pair::with(small, announce(), At::Open);
     assert_eq!(pair.plugin.end(CallId(3), Ok(blob(65_536 - 16))), Ok(()));
-    pair.to_host();
+    pair.reach_host();
     assert!(matches!(pair.host_events()[..], [Event::Ended { outcome: Ok(_), .. }]));
 }
 
@@ -248,7 +248,7 @@ fn notes_about_an_open_call_are_told_and_others_are_not() {
         [(Some(CallId(3)), &progress), (Some(CallId(3)), &log), (None, &log), (None, &retire)]
     {
         pair.plugin.note(id, note);
-        pair.to_host();
+        pair.reach_host();
         assert_eq!(pair.host_events(), [Event::Note { id, note: note.clone() }]);
     }
     // Not open: nothing is written.

@@ -16,12 +16,12 @@ fn a_cancelled_call_keeps_its_slot_until_its_end() {
     let mut pair = Pair::at(At::Open);
     pair.host.cancel(ID, CancelReason::User, pair.now);
     assert_eq!((pair.host_events(), pair.host.open_calls()), (vec![], 1));
-    pair.to_plugin();
+    pair.reach_plugin();
     let told = [Event::CancelRequested { id: ID, reason: CancelReason::User }];
     assert_eq!(pair.plugin_events(), told);
     assert_eq!((pair.plugin.open_calls(), pair.plugin.outbox().is_empty()), (1, true));
     pair.plugin.end(ID, cancelled()).unwrap();
-    pair.to_host();
+    pair.reach_host();
     assert_eq!(pair.host_events(), [Event::Released { id: ID }]);
     assert_eq!((pair.host.open_calls(), pair.plugin.open_calls()), (0, 0));
 }
@@ -31,9 +31,9 @@ fn an_end_that_crosses_the_cancel_wins_and_its_outcome_is_dropped() {
     let mut pair = Pair::at(At::Open);
     pair.plugin.end(ID, Ok(blob(10))).unwrap();
     pair.host.cancel(ID, CancelReason::User, pair.now);
-    pair.to_plugin();
+    pair.reach_plugin();
     assert_eq!(pair.plugin_events(), [], "a late CANCEL is a race");
-    pair.to_host();
+    pair.reach_host();
     assert_eq!(pair.host_events(), [Event::Released { id: ID }]);
 }
 
@@ -41,7 +41,7 @@ fn an_end_that_crosses_the_cancel_wins_and_its_outcome_is_dropped() {
 fn a_result_after_cancel_is_correct_as_well() {
     let mut pair = Pair::at(At::Cancelling);
     pair.plugin.end(ID, Ok(blob(10))).unwrap();
-    pair.to_host();
+    pair.reach_host();
     assert_eq!(pair.host_events(), [Event::Released { id: ID }]);
 }
 
@@ -71,7 +71,7 @@ fn the_reason_travels_and_an_unknown_one_means_the_user() {
         assert_eq!(accepts(At::Open, Who::Plugin, &bytes), told);
         let mut pair = Pair::at(At::Open);
         pair.host.cancel(ID, reason, pair.now);
-        pair.to_plugin();
+        pair.reach_plugin();
         assert_eq!(pair.plugin_events(), told);
     }
 }
@@ -80,7 +80,7 @@ fn the_reason_travels_and_an_unknown_one_means_the_user() {
 fn notes_about_a_call_that_was_given_up_are_not_told() {
     let mut pair = Pair::at(At::Cancelling);
     pair.plugin.note(Some(ID), &Note::Retire { reason: "x".into() });
-    pair.to_host();
+    pair.reach_host();
     assert_eq!(pair.host_events(), []);
 }
 
@@ -89,7 +89,7 @@ fn a_plugin_that_does_not_end_a_cancelled_call_is_told_to_be_stuck_once() {
     let mut pair = Pair::at(At::Open);
     pair.wait(100);
     pair.host.cancel(ID, CancelReason::User, pair.now);
-    pair.to_plugin();
+    pair.reach_plugin();
     let due = pair.now.after(5_000);
     assert_eq!(pair.host.deadline(), Some(due));
     pair.wait(4_999);
@@ -102,7 +102,7 @@ fn a_plugin_that_does_not_end_a_cancelled_call_is_told_to_be_stuck_once() {
     // The slot is still taken, and an END is still welcome.
     assert_eq!(pair.host.open_calls(), 1);
     pair.plugin.end(ID, cancelled()).unwrap();
-    pair.to_host();
+    pair.reach_host();
     assert_eq!(pair.host_events(), [Event::Released { id: ID }]);
 }
 
@@ -111,7 +111,7 @@ fn an_end_within_the_grace_is_not_stuck() {
     let mut pair = Pair::at(At::Cancelling);
     pair.wait(4_999);
     pair.plugin.end(ID, cancelled()).unwrap();
-    pair.to_host();
+    pair.reach_host();
     pair.wait(1);
     assert_eq!(pair.host_events(), [Event::Released { id: ID }]);
 }
@@ -138,7 +138,7 @@ fn a_call_that_has_begun_to_leave_is_cancelled_on_the_wire() {
     feed(&mut pair.plugin, &first, pair.now);
     pair.host.cancel(id, CancelReason::User, pair.now);
     assert_eq!(pair.host_events(), []);
-    pair.to_plugin();
+    pair.reach_plugin();
     let told = pair.plugin_events();
     assert!(matches!(told[..], [Event::Called(_), Event::CancelRequested { .. }]), "{told:?}");
 }
@@ -166,7 +166,7 @@ fn whichever_calls_are_taken_back_the_others_arrive() {
         assert!(pair.host.outbox().queued() < late || gone == 0);
         assert_eq!(pair.host.open_calls(), expected.len());
         assert!(expected.iter().all(|(id, _)| !pair.host.is_sent(*id)));
-        pair.to_plugin();
+        pair.reach_plugin();
         assert!(expected.iter().all(|(id, _)| pair.host.is_sent(*id)));
         let arrived: Vec<_> = pair
             .plugin_events()
@@ -214,13 +214,13 @@ fn a_cancelled_activation_leads_where_its_end_says() {
     for (outcome, stage) in [(Ok(Default::default()), Stage::Active), (cancelled(), Stage::Ready)] {
         let mut pair = Pair::at(At::Activating);
         pair.host.cancel(CallId(1), CancelReason::Deadline, pair.now);
-        pair.to_plugin();
+        pair.reach_plugin();
         assert_eq!(
             (pair.host.stage(), pair.plugin.stage()),
             (Stage::Activating, Stage::Activating)
         );
         pair.plugin.end(CallId(1), outcome).unwrap();
-        pair.to_host();
+        pair.reach_host();
         assert_eq!((pair.host.stage(), pair.plugin.stage()), (stage, stage));
         assert_eq!(pair.host_events(), [Event::Released { id: CallId(1) }]);
     }

@@ -151,7 +151,7 @@ fn what_had_not_begun_to_leave_before_our_close_never_runs() {
         // Half a frame cannot be taken back, CLOSE has to follow the other half.
         let told = pair.host_events();
         assert_eq!(told[..3], [lost(a, true), lost(b, true), lost(c, false)]);
-        pair.to_plugin();
+        pair.reach_plugin();
         let told = pair.plugin_events();
         let ids: Vec<CallId> = told
             .iter()
@@ -169,7 +169,7 @@ fn what_had_not_begun_to_leave_before_our_close_never_runs() {
 fn a_message_is_cut_so_that_it_always_fits() {
     let mut pair = Pair::at(At::Active);
     pair.host.close(Close::Internal, Some(&"é".repeat(100_000)));
-    pair.to_plugin();
+    pair.reach_plugin();
     let told = pair.plugin_events();
     let [Event::Over(Over::Closed { message: Some(message), .. })] = &told[..] else {
         panic!("{told:?}")
@@ -216,7 +216,7 @@ fn each_ping_is_another_one_and_its_answer_quiets_the_host() {
         let frames = pair.host.outbox().take();
         seen.push(frames.clone());
         feed(&mut pair.plugin, &frames, pair.now);
-        pair.to_host();
+        pair.reach_host();
         assert_eq!((pair.host_events(), pair.plugin_events()), (vec![], vec![]));
     }
     seen.dedup();

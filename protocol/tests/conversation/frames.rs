@@ -78,7 +78,7 @@ fn frames_arrive_whole_however_the_wire_cuts_them() {
 fn many_frames_in_one_read_are_all_told() {
     let mut pair = Pair::at(At::Active);
     let ids = [(); 4].map(|()| pair.start("tool.call"));
-    pair.to_plugin();
+    pair.reach_plugin();
     let told: Vec<CallId> = pair
         .plugin_events()
         .iter()

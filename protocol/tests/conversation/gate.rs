@@ -124,12 +124,26 @@ fn a_host_never_has_more_calls_open_than_the_plugin_accepts() {
     // A cancelled call keeps its slot until its END.
     pair.host.cancel(ids[1], CancelReason::User, pair.now);
     assert_eq!(pair.host.call(&call, pair.now), Err(Misuse::Full { max: 4 }));
-    pair.to_plugin();
+    pair.reach_plugin();
     pair.plugin.end(ids[1], Err(Fault::new(Code::Cancelled))).unwrap();
-    pair.to_host();
+    pair.reach_host();
     assert!(pair.host.call(&call, pair.now).is_ok());
     // The lifecycle is exempt.
     assert!(pair.host.call(&Outgoing { method: "plugin.deactivate", ..call }, pair.now).is_ok());
+}
+
+#[test]
+fn a_lifecycle_method_takes_no_slot_whether_it_exists_or_not() {
+    let mut pair = Pair::at(At::Active);
+    let unknown = pair.start("plugin.x");
+    assert_eq!((pair.host.open_calls(), pair.host.has_open()), (0, true));
+    for _ in 0..4 {
+        pair.start("tool.call");
+    }
+    pair.flow();
+    let told = pair.host_events();
+    assert!(matches!(told[..], [Event::Ended { id, .. }] if id == unknown), "{told:?}");
+    assert_eq!((pair.host.stage(), pair.plugin.stage()), (Stage::Active, Stage::Active));
 }
 
 #[test]

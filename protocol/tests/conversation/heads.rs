@@ -184,7 +184,7 @@ fn numbers_that_a_head_cannot_hold_are_written_as_the_largest_that_it_can() {
         body: Default::default(),
     };
     let id = pair.host.call(&call, pair.now).unwrap();
-    pair.to_plugin();
+    pair.reach_plugin();
     let told = pair.plugin_events();
     let [Event::Called(arrived)] = &told[..] else { panic!("{told:?}") };
     assert_eq!((arrived.deadline, arrived.idle), (Some(MOST), Some(MOST)));
@@ -198,7 +198,7 @@ fn numbers_that_a_head_cannot_hold_are_written_as_the_largest_that_it_can() {
     pair.plugin.note(Some(id), &note);
     let after = Fault { after: Some(u64::MAX), ..Fault::new(Code::Unavailable) };
     pair.plugin.end(id, Err(after)).unwrap();
-    pair.to_host();
+    pair.reach_host();
     let told = pair.host_events();
     let [Event::Note { note: Note::Progress { n, total, .. }, .. }, end] = &told[..] else {
         panic!("{told:?}")
@@ -218,7 +218,7 @@ fn whatever_we_write_in_a_head_is_read_back_the_same() {
                 body: Default::default(),
             };
             let id = pair.host.call(&call, pair.now).unwrap();
-            pair.to_plugin();
+            pair.reach_plugin();
             let told = pair.plugin_events();
             let [Event::Called(arrived)] = &told[..] else { panic!("{told:?}") };
             let expected = (method, Some(ms), Some(ms + 1));

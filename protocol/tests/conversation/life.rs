@@ -24,7 +24,7 @@ fn both_sides_agree_on_the_stage_after_each_step() {
         let id = pair.call(method);
         assert_eq!(stages(&pair), (during, during), "{method}");
         pair.plugin.end(id, outcome).unwrap();
-        pair.to_host();
+        pair.reach_host();
         assert_eq!(stages(&pair), (after, after), "{method}");
         assert_eq!((pair.host.open_calls(), pair.host.has_open()), (0, false));
     }
@@ -41,7 +41,7 @@ fn a_step_whose_result_does_not_fit_has_failed_for_both_sides() {
             pair.call(method);
         }
         assert!(pair.plugin.end(CallId(id), Ok(blob(70_000))).is_err());
-        pair.to_host();
+        pair.reach_host();
         assert_eq!(stages(&pair), (after, after));
     }
 }
@@ -54,7 +54,7 @@ fn deactivation_ends_after_every_other_call() {
     assert!(pair.plugin.outbox().is_empty());
     pair.plugin.end(work, Ok(Default::default())).unwrap();
     pair.plugin.end(step, Ok(Default::default())).unwrap();
-    pair.to_host();
+    pair.reach_host();
     let told =
         [Event::Released { id: work }, Event::Ended { id: step, outcome: Ok(Default::default()) }];
     assert_eq!(pair.host_events(), told);
@@ -75,7 +75,7 @@ fn a_busy_plugin_refuses_and_is_active_again_with_its_calls() {
     let step = pair.call("plugin.deactivate");
     let busy = Fault::new(Code::FailedPrecondition).because("pb.busy").retry(Retry::Safe);
     pair.plugin.end(step, Err(busy.clone())).unwrap();
-    pair.to_host();
+    pair.reach_host();
     assert_eq!(*fault(&pair.host_events()[0]), busy);
     assert_eq!(stages(&pair), (Stage::Active, Stage::Active));
     assert_eq!((pair.host.open_calls(), pair.plugin.open_calls()), (1, 1));
@@ -90,13 +90,13 @@ fn while_draining_what_is_open_is_finished_and_cancelled_as_usual() {
     pair.call("plugin.deactivate");
     pair.plugin_events();
     pair.host.cancel(more, CancelReason::Shutdown, pair.now);
-    pair.to_plugin();
+    pair.reach_plugin();
     let told = [Event::CancelRequested { id: more, reason: CancelReason::Shutdown }];
     assert_eq!(pair.plugin_events(), told);
     pair.plugin.note(Some(CallId(3)), &Note::Retire { reason: "late".into() });
     pair.plugin.end(CallId(3), Ok(blob(1))).unwrap();
     pair.plugin.end(more, Err(Fault::new(Code::Cancelled))).unwrap();
-    pair.to_host();
+    pair.reach_host();
     let told = pair.host_events();
     assert!(
         matches!(
@@ -112,11 +112,11 @@ fn answers_that_were_under_way_when_the_deactivation_was_sent_still_count() {
     let mut pair = Pair::at(At::Open);
     pair.plugin.end(CallId(3), Ok(blob(1))).unwrap();
     let step = pair.start("plugin.deactivate");
-    pair.to_host();
+    pair.reach_host();
     assert_eq!(pair.host_events(), [Event::Ended { id: CallId(3), outcome: Ok(blob(1)) }]);
-    pair.to_plugin();
+    pair.reach_plugin();
     pair.plugin.end(step, Ok(Default::default())).unwrap();
-    pair.to_host();
+    pair.reach_host();
     assert_eq!(stages(&pair), (Stage::Ready, Stage::Ready));
 }
 
@@ -133,7 +133,7 @@ fn a_lifecycle_step_is_no_work_and_a_call_is() {
 fn a_wish_to_retire_changes_nothing() {
     let mut pair = Pair::at(At::Active);
     pair.plugin.note(None, &Note::Retire { reason: "memory".into() });
-    pair.to_host();
+    pair.reach_host();
     let note = Note::Retire { reason: "memory".into() };
     assert_eq!(pair.host_events(), [Event::Note { id: None, note }]);
     assert_eq!(stages(&pair), (Stage::Active, Stage::Active));

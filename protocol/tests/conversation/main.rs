@@ -15,3 +15,7 @@ mod heads;
 mod life;
 mod pair;
 mod properties;
+#[expect(unreachable_pub, reason = "the fuzz targets use it as well")]
+mod script;
+#[expect(unreachable_pub, reason = "the fuzz targets use it as well")]
+mod stream;

@@ -90,13 +90,13 @@ impl Pair {
     }
 
     /// What the host has written arrives.
-    pub(crate) fn to_plugin(&mut self) {
+    pub(crate) fn reach_plugin(&mut self) {
         let bytes = self.host.outbox().take();
         bytes.chunks(self.chunk).for_each(|some| feed(&mut self.plugin, some, self.now));
     }
 
     /// What the plugin has written arrives.
-    pub(crate) fn to_host(&mut self) {
+    pub(crate) fn reach_host(&mut self) {
         let bytes = self.plugin.outbox().take();
         bytes.chunks(self.chunk).for_each(|some| feed(&mut self.host, some, self.now));
     }
@@ -104,8 +104,8 @@ impl Pair {
     /// Everything arrives, and everything that it causes.
     pub(crate) fn flow(&mut self) {
         while !(self.host.outbox().is_empty() && self.plugin.outbox().is_empty()) {
-            self.to_plugin();
-            self.to_host();
+            self.reach_plugin();
+            self.reach_host();
         }
     }
 
@@ -119,7 +119,7 @@ impl Pair {
     #[track_caller]
     pub(crate) fn call(&mut self, method: &str) -> CallId {
         let id = self.start(method);
-        self.to_plugin();
+        self.reach_plugin();
         id
     }
 
