@@ -218,6 +218,10 @@ fn arguments_that_do_not_fit_are_not_sent_and_use_no_id() {
     let long = "m".repeat(70_000);
     let found = pair.host.call(&Outgoing { method: &long, ..Outgoing::default() }, pair.now);
     assert!(matches!(found, Err(Misuse::TooLarge { .. })));
+    // Nothing of what did not fit is left between the others.
+    pair.start("tool.call");
+    pair.reach_plugin();
+    assert_eq!(pair.plugin_events().len(), 2);
 }
 
 #[test]

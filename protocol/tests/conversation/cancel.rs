@@ -97,8 +97,11 @@ fn a_plugin_that_does_not_end_a_cancelled_call_is_told_to_be_stuck_once() {
     pair.wait(1);
     assert_eq!(pair.host_events(), [Event::Stuck { id: ID }]);
     assert!(pair.host.deadline().is_some_and(|at| due < at));
+    // Not even when another call makes the host look again.
+    let call = Outgoing { method: "tool.call", deadline: Some(9), ..Outgoing::default() };
+    pair.host.call(&call, pair.now).unwrap();
     pair.wait(4_000);
-    assert_eq!(pair.host_events(), []);
+    assert_eq!(pair.host_events().len(), 2);
     // The slot is still taken, and an END is still welcome.
     assert_eq!(pair.host.open_calls(), 1);
     pair.plugin.end(ID, cancelled()).unwrap();

@@ -189,9 +189,9 @@ fn a_limit_that_is_missing_malformed_or_out_of_range_is_refused() {
     let good = json!({"frame": 65_536, "window": 16_384, "calls": 1});
     let mut wrong = vec![json!(null), json!([]), json!(7)];
     for (key, values) in [
-        ("frame", [json!(null), json!("65536"), json!(u64::from(u32::MAX) + 1)]),
-        ("window", [json!(-1), json!(16_384.0), json!(u64::from(u32::MAX) + 1)]),
-        ("calls", [json!(null), json!([1]), json!(65_536)]),
+        ("frame", [json!(null), json!("65536"), json!((1_u64 << 32) + 65_536)]),
+        ("window", [json!(-1), json!(16_384.0), json!((1_u64 << 32) + 65_536)]),
+        ("calls", [json!(null), json!([1]), json!(65_537)]),
     ] {
         for value in values {
             let mut limits = good.clone();

@@ -131,6 +131,30 @@ fn a_field_is_found_behind_many_others() {
 }
 
 #[test]
+fn fields_are_found_and_twins_refused_wherever_they_stand() {
+    for count in 1..12_usize {
+        let head = |twins: Option<(usize, usize)>, at: usize| {
+            let mut bytes = vec![0x80 | count as u8];
+            for n in 0..count {
+                let n = twins.filter(|(_, twin)| *twin == n).map_or(n, |(first, _)| first);
+                match n == at {
+                    true => bytes.extend(b"\xa6method\xa1m"),
+                    false => bytes.extend([0xa1, b'a' + n as u8, 0x07]),
+                }
+            }
+            call_head(&bytes)
+        };
+        for at in 0..count {
+            let told = accepts(At::Active, Who::Plugin, &head(None, at));
+            assert!(matches!(&told[..], [Event::Called(call)] if call.method == "m"), "{told:?}");
+            for first in 0..at {
+                refuses(At::Active, Who::Plugin, &head(Some((first, at)), 0), Close::ProtocolError);
+            }
+        }
+    }
+}
+
+#[test]
 fn a_field_of_the_tables_with_a_wrong_type_or_range_is_refused() {
     let host = [
         (0x12, json!({"err": "no"})),
