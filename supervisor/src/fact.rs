@@ -6,8 +6,8 @@
 
 use std::{
     sync::{
-        Arc, Weak,
-        atomic::{AtomicU64, AtomicUsize, Ordering},
+        Arc, Mutex, PoisonError, Weak,
+        atomic::{AtomicUsize, Ordering},
     },
     time::{Duration, SystemTime},
 };
@@ -154,7 +154,9 @@ pub(crate) struct Facts(Arc<Said>);
 #[derive(Debug)]
 struct Said {
     stream: broadcast::Sender<Event>,
-    seq: AtomicU64,
+    /// The next event's number. Held while it is sent, so that the order of the
+    /// numbers is the order of the stream.
+    seq: Mutex<u64>,
     /// Readers of the stream. The sender counts them too, under a lock, and every
     /// call asks.
     readers: AtomicUsize,
@@ -163,17 +165,18 @@ struct Said {
 impl Facts {
     pub(crate) fn new() -> Self {
         let stream = broadcast::Sender::new(EVENTS_KEPT);
-        Self(Arc::new(Said { stream, seq: AtomicU64::new(0), readers: AtomicUsize::new(0) }))
+        Self(Arc::new(Said { stream, seq: Mutex::new(0), readers: AtomicUsize::new(0) }))
     }
 
     /// Says a fact. Never waits.
     pub(crate) fn say(&self, fact: Fact) {
         trace(&fact);
         if 0 < self.0.readers.load(Ordering::Acquire) {
-            // Numbered under no lock: two facts at once may arrive in either order.
-            let seq = self.0.seq.fetch_add(1, Ordering::Relaxed);
+            let mut next = self.0.seq.lock().unwrap_or_else(PoisonError::into_inner);
+            let event = Event { seq: *next, at: SystemTime::now(), fact };
+            *next += 1;
             // Fails only if the last reader left meanwhile.
-            self.0.stream.send(Event { seq, at: SystemTime::now(), fact }).ok();
+            self.0.stream.send(event).ok();
         }
     }
 
@@ -183,10 +186,10 @@ impl Facts {
     }
 
     pub(crate) fn events(&self) -> Events {
+        let next = self.0.seq.lock().unwrap_or_else(PoisonError::into_inner);
         let stream = self.0.stream.subscribe();
         self.0.readers.fetch_add(1, Ordering::AcqRel);
-        let next = self.0.seq.load(Ordering::Relaxed);
-        Events { stream, next, said: Arc::downgrade(&self.0) }
+        Events { stream, next: *next, said: Arc::downgrade(&self.0) }
     }
 }
 
@@ -217,7 +220,10 @@ impl Events {
                 Some(event)
             }
             Err(broadcast::error::RecvError::Lagged(count)) => {
-                Some(Event { seq: self.next, at: SystemTime::now(), fact: Fact::Missed { count } })
+                // It stands in the place of the first that was missed.
+                let seq = self.next;
+                self.next += count;
+                Some(Event { seq, at: SystemTime::now(), fact: Fact::Missed { count } })
             }
             Err(broadcast::error::RecvError::Closed) => None,
         }

@@ -40,7 +40,7 @@ use crate::{
     manifest::{names, schema_holds},
     plan::{Approval, Approve, Effect, PluginPlan, ToolPlan},
     reason::Private,
-    status::{Condition, State},
+    status::{Condition, State, told},
     stderr::{LastWords, last_words},
 };
 
@@ -48,8 +48,6 @@ use crate::{
 const PROBLEMS_MAX: usize = 8;
 /// How much of the last words goes into an error.
 pub(crate) const LAST_WORDS_MAX: usize = 2 << 10;
-/// How long a lost call waits to learn why it was lost.
-const VERDICT_GRACE: Duration = Duration::from_secs(4);
 /// How often a call that was refused unrun is sent to the next process.
 const RESENDS_MAX: u32 = 3;
 
@@ -545,7 +543,9 @@ impl Errand<'_> {
                     .unwrap_or_else(|_| Err(self.timed_out(Budget::Deadline, total, Ran::No))),
             };
             let (run, pending) = sent?;
-            seen.started();
+            if resends == 0 {
+                seen.started();
+            }
             let answer = pending.await;
             match answer {
                 Ok(body) => return self.read(&body),
@@ -623,6 +623,8 @@ impl Errand<'_> {
                 }
             } else if !now.wakes() {
                 return Err(match waited {
+                    // It is going down, and why is not known yet.
+                    true if now.is_dying() => self.lost(now.starts, false).await,
                     true => self.not_started(&now),
                     false => inactive(self.cell, &now),
                 });
@@ -701,10 +703,9 @@ impl Errand<'_> {
     /// long as the stop ladder, and we wait for a part of it.
     async fn lost(&self, run: u64, sent: bool) -> CallError {
         let mut condition = self.cell.condition.subscribe();
-        let told = condition.wait_for(|now| run < now.starts || now.ended == run);
-        let reason = match tokio::time::timeout(VERDICT_GRACE, told).await {
-            Ok(Ok(now)) => Arc::clone(&now.reason_of_end),
-            _ => Arc::clone(&self.cell.condition.borrow().reason),
+        let reason = match told(&mut condition, run).await {
+            Some(now) => Arc::clone(&now.reason_of_end),
+            None => Arc::clone(&self.cell.condition.borrow().reason),
         };
         CallError::Lost {
             plugin: self.plugin(),

@@ -1,8 +1,13 @@
 //! What is known about a plugin right now.
 
-use std::{fmt, sync::Arc, time::SystemTime};
+use std::{
+    fmt,
+    sync::Arc,
+    time::{Duration, SystemTime},
+};
 
 use serde::Serialize;
+use tokio::{sync::watch, time::timeout};
 
 use crate::{
     life::{Life, Then},
@@ -110,6 +115,19 @@ fn epoch_ms<S: serde::Serializer>(time: &SystemTime, serializer: S) -> Result<S:
     serializer.serialize_u64(u64::try_from(ms).unwrap_or(u64::MAX))
 }
 
+/// How long somebody waits to learn why a process has ended.
+const VERDICT_GRACE: Duration = Duration::from_secs(4);
+
+/// The condition in which it is known how a start ended; `None` if that takes longer
+/// than anybody would wait.
+pub(crate) async fn told(
+    condition: &mut watch::Receiver<Arc<Condition>>,
+    run: u64,
+) -> Option<Arc<Condition>> {
+    let known = condition.wait_for(|now| run < now.starts || now.ended == run);
+    Some(Arc::clone(&*timeout(VERDICT_GRACE, known).await.ok()?.ok()?))
+}
+
 /// What the keeper publishes and calls read.
 #[derive(Clone, Debug)]
 pub(crate) struct Condition {
@@ -155,6 +173,11 @@ impl Condition {
     pub(crate) fn dies(&self) -> bool {
         matches!(self.life, Life::Draining(Then::Dormant) | Life::Stopping(Then::Dormant))
             && self.reason.code().is_some()
+    }
+
+    /// Whether it has died and the last word on why is still to come.
+    pub(crate) fn is_dying(&self) -> bool {
+        self.ended < self.starts && self.reason.code().is_some()
     }
 
     /// Whether a call may wait for the plugin to become active.

@@ -25,7 +25,7 @@ use crate::{
     plan::{Plan, PluginPlan},
     reason::{Private, Reason},
     registry::{Approver, Cell, Question, Refused, Registry},
-    status::{Condition, Off, PluginStatus, State},
+    status::{Condition, Off, PluginStatus, State, told},
     stderr::{StderrLine, Tail},
 };
 
@@ -322,6 +322,11 @@ impl Supervisor {
             }
             let wanted = now.dies() || cell.orders.send(Order::Want).is_ok();
             if down || !wanted || condition.changed().await.is_err() {
+                // If it is just going down, why is not known yet.
+                let now = match now.is_dying() {
+                    true => told(&mut condition, now.starts).await.unwrap_or(now),
+                    false => now,
+                };
                 let reason = Arc::clone(&now.reason);
                 let plugin = name.to_owned();
                 return Err(NotReady::Down { plugin, reason, last_words: cell.last_words() });
