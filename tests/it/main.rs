@@ -2,6 +2,11 @@
 //! once, and its tests share one view of the world.
 
 mod alone;
+mod budgets;
+mod calls;
+mod cancels;
+mod crowds;
+mod gate;
 mod modes;
 mod stage;
 mod world;

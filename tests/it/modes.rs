@@ -20,7 +20,7 @@ use tokio::sync::Semaphore;
 use crate::{
     alone::alone,
     stage::{Stage, brief, within},
-    world::{World, hostile},
+    world::hostile,
 };
 
 /// Modes that misbehave at the same time.

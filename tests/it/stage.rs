@@ -28,6 +28,16 @@ pub(crate) async fn within<T>(what: &str, it: impl Future<Output = T>) -> T {
     }
 }
 
+/// Waits until something holds that no event tells.
+pub(crate) async fn holds(what: &str, mut it: impl FnMut() -> bool) {
+    within(what, async {
+        while !it() {
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+    })
+    .await;
+}
+
 /// How a call ended.
 pub(crate) type Answer = Result<Output, CallError>;
 
@@ -209,6 +219,23 @@ impl Stage {
             _ => None,
         });
         exit.await
+    }
+
+    /// How many calls run in a plugin or wait for it.
+    pub(crate) fn inside(&self, plugin: &str) -> usize {
+        self.plugin(plugin).expect("it is in the plan").calls
+    }
+
+    /// Waits until a call has been sent, whichever.
+    pub(crate) async fn a_call_starts(&self) {
+        let starts = |fact: &Fact| matches!(fact, Fact::CallStarted { .. }).then_some(());
+        self.fact("a call to start", starts).await;
+    }
+
+    /// What the fixture says of itself, by its tool `state`.
+    pub(crate) async fn ask_state(&self) -> Value {
+        let answer = self.call("state", Value::Object(Default::default())).await;
+        answer.expect("it answers").data.expect("data")
     }
 
     /// What a plugin is now.
