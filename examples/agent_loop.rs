@@ -55,7 +55,7 @@ fn script() -> Vec<Turn> {
             ],
         ),
         turn(
-            "I fetch something large, but have only half a second; the plugin tidies up.",
+            "I fetch something large, but have only half a second; what has arrived is kept.",
             vec![slow("late.bin").deadline(Duration::from_millis(500))],
         ),
         Turn {

@@ -10,13 +10,7 @@
 //!   clock ─▶ tick(now)                ──▶ deadline()
 //! ```
 
-use alloc::{
-    borrow::Cow,
-    collections::{BTreeMap, VecDeque},
-    format,
-    string::String,
-    vec::Vec,
-};
+use alloc::{borrow::Cow, collections::VecDeque, format, string::String, vec::Vec};
 
 use bytes::{BufMut, Bytes, BytesMut};
 
@@ -27,6 +21,7 @@ use crate::{
     frame::{CallId, CancelReason, Code, Frame, HelloHead, Kind, Note, Retry, method},
     gate::{self, Stage},
     hello::{Features, Identity, Limits, choose_version},
+    open::OpenCalls,
     time::Tick,
 };
 
@@ -291,7 +286,7 @@ pub struct Conversation {
     outbox: Outbox,
     events: VecDeque<Event>,
     /// Calls that are not closed: ours on a host, the host's on a plugin.
-    calls: BTreeMap<u32, Call>,
+    calls: OpenCalls<Call>,
     /// Those of `calls` that are not lifecycle steps.
     work: usize,
     /// The last id we used, or the peer used.
@@ -339,7 +334,7 @@ impl Conversation {
             decoder: Decoder::new(),
             outbox: Outbox::default(),
             events: VecDeque::new(),
-            calls: BTreeMap::new(),
+            calls: OpenCalls::default(),
             work: 0,
             last_id: 0,
             owed: VecDeque::new(),
@@ -380,7 +375,7 @@ impl Conversation {
 
     /// Whether the whole CALL has left us. Until it has, the peer cannot have run it.
     pub fn is_sent(&self, id: CallId) -> bool {
-        self.calls.get(&id.0).is_some_and(|call| call.queued_until <= self.outbox.written())
+        self.calls.get(id.0).is_some_and(|call| call.queued_until <= self.outbox.written())
     }
 
     // ── In ─────────────────────────────────────────────────────────────────────
@@ -525,7 +520,7 @@ impl Conversation {
     /// and released at once. A call that is over, or already given up, is left
     /// alone. \[R-CN-01\]
     pub fn cancel(&mut self, id: CallId, reason: CancelReason, now: Tick) {
-        let Some(call) = self.calls.get_mut(&id.0) else { return };
+        let Some(call) = self.calls.get_mut(id.0) else { return };
         if self.role == Role::Plugin || call.state != CallState::Open {
             return;
         }
@@ -549,7 +544,7 @@ impl Conversation {
         if self.role == Role::Host {
             return Err(Misuse::WrongEnd);
         }
-        let call = self.calls.get(&id.0).ok_or(Misuse::NoSuchCall)?;
+        let call = self.calls.get(id.0).ok_or(Misuse::NoSuchCall)?;
         let step = call.step;
         if step == Some(Step::Deactivate) && outcome.is_ok() && 1 < self.calls.len() {
             return Err(Misuse::CallsOpen);
@@ -572,7 +567,7 @@ impl Conversation {
     /// Sends a note. Lossy by nature: before the handshake and after the end, and
     /// about a call that is not open, it goes nowhere.
     pub fn note(&mut self, id: Option<CallId>, note: &Note) {
-        let open = id.is_none_or(|id| self.calls.contains_key(&id.0));
+        let open = id.is_none_or(|id| self.calls.contains(id.0));
         if !open || self.stage == Stage::Greeting || self.stage == Stage::Closed {
             return;
         }
@@ -648,7 +643,7 @@ impl Conversation {
             }
             Frame::Cancel { id, reason } => {
                 if let Some(next) = self.about(id, Received::Cancel)? {
-                    if let Some(call) = self.calls.get_mut(&id.0) {
+                    if let Some(call) = self.calls.get_mut(id.0) {
                         call.state = next;
                     }
                     self.events.push_back(Event::CancelRequested { id, reason });
@@ -664,8 +659,7 @@ impl Conversation {
             }
             Frame::Note { id, note } => {
                 if self.about(id, Received::Note)?.is_some() {
-                    if let Some((_, since)) =
-                        self.calls.get_mut(&id.0).and_then(|c| c.idle.as_mut())
+                    if let Some((_, since)) = self.calls.get_mut(id.0).and_then(|c| c.idle.as_mut())
                     {
                         *since = now;
                     }
@@ -696,7 +690,7 @@ impl Conversation {
         let side = if ours { Side::Caller } else { Side::Callee };
         // At this level only hosts call, so one counter and one map serve both ends.
         let used = id.0 % 2 == 1 && id.0 <= self.last_id;
-        let state = match self.calls.get(&id.0) {
+        let state = match self.calls.get(id.0) {
             Some(call) => call.state,
             None if used => CallState::Closed,
             None => CallState::Unused,
@@ -803,7 +797,7 @@ impl Conversation {
     }
 
     fn ended(&mut self, id: CallId, outcome: Result<Bytes, Fault>) -> Result<(), Violation> {
-        let Some(call) = self.calls.get(&id.0) else { return Ok(()) };
+        let Some(call) = self.calls.get(id.0) else { return Ok(()) };
         if call.step == Some(Step::Deactivate) && outcome.is_ok() && 1 < self.calls.len() {
             let why = "plugin.deactivate ended before its calls had";
             return Err(Violation::State { kind: "END", why });
@@ -819,7 +813,7 @@ impl Conversation {
 
     /// Takes a call out of the books. The one place where a slot is freed. \[R-CN-04\]
     fn close_call(&mut self, id: CallId, ok: bool) {
-        let Some(call) = self.calls.remove(&id.0) else { return };
+        let Some(call) = self.calls.remove(id.0) else { return };
         match call.step {
             Some(step) => self.stage = step.ends(self.stage, ok),
             None => self.work -= 1,
@@ -847,12 +841,12 @@ impl Conversation {
 
     /// Takes a CALL of ours back of which nothing has left: it never was.
     fn take_back(&mut self, id: CallId) {
-        let Some(call) = self.calls.get(&id.0) else { return };
+        let Some(call) = self.calls.get(id.0) else { return };
         let (from, until) = (call.queued_from, call.queued_until);
         self.outbox.withdraw(from, until);
         // What was queued behind it has moved up.
         let size = until - from;
-        for (_, later) in self.calls.range_mut(id.0 + 1..) {
+        for (_, later) in self.calls.iter_mut().filter(|(later, _)| id.0 < *later) {
             later.queued_from -= size;
             later.queued_until -= size;
         }
@@ -865,7 +859,7 @@ impl Conversation {
         let mut spent = Vec::new();
         let mut next = None;
         let written = self.outbox.written();
-        for (&id, call) in &mut self.calls {
+        for (id, call) in self.calls.iter_mut() {
             match call.state {
                 CallState::Open => {
                     let sent = call.queued_from < written;

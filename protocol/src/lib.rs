@@ -47,6 +47,7 @@ mod frame;
 mod gate;
 mod hello;
 mod msgpack;
+mod open;
 mod time;
 
 pub use self::{

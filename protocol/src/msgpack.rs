@@ -118,7 +118,8 @@ impl<'a> Reader<'a> {
     }
 
     fn token(&mut self) -> Result<Token<'a>, Malformed> {
-        let marker = self.take(1)?[0];
+        let (&marker, rest) = self.0.split_first().ok_or(Malformed::Short)?;
+        self.0 = rest;
         Ok(match marker {
             0x00..=0x7f => Token::Integer(marker.into()),
             0x80..=0x8f => Token::Map(u32::from(marker & 0x0f)),

@@ -302,7 +302,9 @@ impl Link {
         waiter: Waiter,
         now: Instant,
     ) -> Result<Pending, (NotSent, Waiter)> {
-        let id = match state.conversation.call(call, self.at(now)) {
+        // The next millisecond, so that no budget ends early.
+        let tick = self.at(now + Duration::from_micros(999));
+        let id = match state.conversation.call(call, tick) {
             Ok(id) => id,
             Err(Misuse::TooLarge { size, max }) => {
                 return Err((NotSent::TooLarge { size, max }, waiter));

@@ -1,0 +1,110 @@
+//! The calls that are open, by id.
+
+use alloc::collections::VecDeque;
+
+/// A map whose keys only ever increase, as ids do, and whose entries mostly leave
+/// in the order in which they came: a queue, searched by halving.
+///
+/// Entering and leaving at the front cost nothing; leaving from the middle costs a
+/// move of the shorter side, which is bounded by the limit on calls.
+#[derive(Debug)]
+pub(crate) struct OpenCalls<T>(VecDeque<(u32, T)>);
+
+impl<T> Default for OpenCalls<T> {
+    fn default() -> Self {
+        Self(VecDeque::new())
+    }
+}
+
+impl<T> OpenCalls<T> {
+    pub(crate) fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    fn find(&self, id: u32) -> Option<usize> {
+        match self.0.front() {
+            Some((first, _)) if *first == id => Some(0),
+            _ => self.0.binary_search_by_key(&id, |(id, _)| *id).ok(),
+        }
+    }
+
+    pub(crate) fn contains(&self, id: u32) -> bool {
+        self.find(id).is_some()
+    }
+
+    pub(crate) fn get(&self, id: u32) -> Option<&T> {
+        self.find(id).and_then(|at| self.0.get(at)).map(|(_, call)| call)
+    }
+
+    pub(crate) fn get_mut(&mut self, id: u32) -> Option<&mut T> {
+        self.find(id).and_then(|at| self.0.get_mut(at)).map(|(_, call)| call)
+    }
+
+    /// Enters. The id is larger than every one before.
+    pub(crate) fn insert(&mut self, id: u32, call: T) {
+        debug_assert!(self.0.back().is_none_or(|(last, _)| *last < id), "ids only ever increase");
+        self.0.push_back((id, call));
+    }
+
+    pub(crate) fn remove(&mut self, id: u32) -> Option<T> {
+        self.find(id).and_then(|at| self.0.remove(at)).map(|(_, call)| call)
+    }
+
+    /// In order of their ids.
+    pub(crate) fn values(&self) -> impl Iterator<Item = &T> {
+        self.0.iter().map(|(_, call)| call)
+    }
+
+    /// In order of their ids.
+    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = (u32, &mut T)> {
+        self.0.iter_mut().map(|(id, call)| (*id, call))
+    }
+}
+
+impl<T> IntoIterator for OpenCalls<T> {
+    type Item = (u32, T);
+    type IntoIter = alloc::collections::vec_deque::IntoIter<(u32, T)>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.0.into_iter()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    extern crate std;
+
+    use alloc::{collections::BTreeMap, vec::Vec};
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn it_is_a_map(steps in prop::collection::vec((any::<bool>(), 0..40_u32), 0..200)) {
+            let (mut ours, mut model, mut last) = (OpenCalls::default(), BTreeMap::new(), 0);
+            for (enter, n) in steps {
+                if enter {
+                    last += 1 + n;
+                    ours.insert(last, n);
+                    model.insert(last, n);
+                } else {
+                    // Any id at all, most of them known.
+                    let id = last.saturating_sub(n);
+                    prop_assert_eq!(ours.get(id), model.get(&id));
+                    prop_assert_eq!(ours.contains(id), model.contains_key(&id));
+                    prop_assert_eq!(ours.remove(id), model.remove(&id));
+                }
+                prop_assert_eq!(ours.len(), model.len());
+                prop_assert_eq!(ours.is_empty(), model.is_empty());
+            }
+            let left: Vec<_> = ours.iter_mut().map(|(id, n)| (id, *n)).collect();
+            prop_assert_eq!(left, model.into_iter().collect::<Vec<_>>());
+        }
+    }
+}
