@@ -279,6 +279,12 @@ impl Registry {
                 Some(prefix) => format!("{prefix}_{}", tool.name).into(),
                 None => tool.name.as_str().into(),
             };
+            // A plugin that comes back usually brings the same tools; compiling their
+            // schemas takes longer than shaking hands.
+            if let Some(same) = self.claim(&name, cell).filter(|entry| entry.tool == *tool) {
+                entries.push(same);
+                continue;
+            }
             match self.entry(Arc::clone(&name), tool.clone(), Source::Plugin(Arc::clone(cell))) {
                 Ok(entry) => entries.push(Arc::new(entry)),
                 Err(why) => self.withhold(&name, cell, why),
@@ -303,6 +309,13 @@ impl Registry {
                 claims.push(entry);
             }
         });
+    }
+
+    /// The entry that this plugin has under a name, whether it is listed or not.
+    fn claim(&self, name: &str, cell: &Arc<Cell>) -> Option<Arc<Entry>> {
+        let table = self.0.table.load();
+        let mut claims = table.wanted.get(name)?.iter();
+        claims.find(|it| it.owner().is_some_and(|owner| Arc::ptr_eq(owner, cell))).cloned()
     }
 
     fn entry(&self, name: Arc<str>, tool: ToolPlan, source: Source) -> Result<Entry, String> {
