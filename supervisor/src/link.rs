@@ -141,6 +141,11 @@ struct State {
     large: bool,
     retiring: bool,
     logs: Logs,
+    /// How many answers came together last. After several, several callers are about
+    /// to call again.
+    company: usize,
+    /// Whether the I/O task has been woken and has not looked yet.
+    woken: bool,
 }
 
 /// Log notes in the current second.
@@ -187,6 +192,8 @@ impl Link {
             large: false,
             retiring: false,
             logs: Logs { second: now, passed: 0, dropped: 0 },
+            company: 0,
+            woken: false,
         };
         let link = Self(Arc::new(Shared {
             state: Mutex::new(state),
@@ -318,11 +325,12 @@ impl Link {
         }
         // Alone, the shortest way is to write at once. In company, the I/O task
         // writes for all.
-        if state.waiting.len() == 1 {
+        if state.waiting.len() == 1 && state.company <= 1 {
             state.flush();
         }
         let earlier = state.conversation.deadline().is_some_and(|at| at < state.armed);
-        if earlier || !state.conversation.outbox().is_empty() {
+        let due = earlier || !state.conversation.outbox().is_empty();
+        if due && !std::mem::replace(&mut state.woken, true) {
             self.0.wake.notify_one();
         }
         Ok(Pending { link: self.clone(), id, answer, done: false })
@@ -388,6 +396,7 @@ impl Link {
     ) -> Option<Over> {
         let mut progress = Vec::new();
         let mut over = None;
+        let mut ended = 0;
         let tell = |it| {
             if let Some(news) = news {
                 // Fails only if the keeper is gone, and then nobody needs to know.
@@ -397,7 +406,10 @@ impl Link {
         while let Some(event) = state.conversation.poll() {
             match event {
                 Event::Hello(welcome) => tell(News::Hello(welcome)),
-                Event::Ended { id, outcome } => state.ended(id, outcome),
+                Event::Ended { id, outcome } => {
+                    ended += 1;
+                    state.ended(id, outcome);
+                }
                 Event::Released { id } => {
                     state.waiting.remove(&id);
                     state.rest();
@@ -433,6 +445,9 @@ impl Link {
                 Event::Over(it) => over = Some(it),
             }
         }
+        if 0 < ended {
+            state.company = ended;
+        }
         state.flush();
         drop(state);
         // The author of this callback is the caller; it must not run under our lock.
@@ -452,6 +467,7 @@ impl Link {
         let over = loop {
             let stdin = {
                 let mut state = self.lock();
+                state.woken = false;
                 let wake_at = self.arm(&mut state);
                 if wake_at < sleep.deadline() || sleep.is_elapsed() {
                     sleep.as_mut().reset(wake_at);
