@@ -646,7 +646,9 @@ impl Errand<'_> {
             // going to sleep starts again. Fails only if the keeper is gone.
             let wanted = now.dies() || self.cell.orders.send(Order::Want).is_ok();
             if !wanted || condition.changed().await.is_err() {
-                return Err(inactive(self.cell, &now));
+                // The keeper's last word came before it went.
+                let last = Arc::clone(&condition.borrow());
+                return Err(inactive(self.cell, &last));
             }
             waited = true;
         }
@@ -754,23 +756,62 @@ fn encode(name: &str, args: &Value) -> Bytes {
         name: &'a str,
         args: &'a Value,
     }
-    let mut body = Vec::with_capacity(size_hint(args) + name.len() + 16);
+    // {"name": …, "args": …}; of just this size, the buffer becomes a body as it is.
+    let size = 1 + string_len("name") + string_len(name) + string_len("args") + value_len(args);
+    let mut body = Vec::with_capacity(size);
     // Writing plain data into memory cannot fail.
     rmp_serde::encode::write_named(&mut body, &ToolCall { name, args }).ok();
+    debug_assert_eq!(body.len(), size);
     Bytes::from(body)
 }
 
-/// About how many bytes a value takes, so that a large one is not copied while its
-/// buffer grows.
-fn size_hint(value: &Value) -> usize {
+/// How many bytes a value takes as MessagePack.
+fn value_len(value: &Value) -> usize {
     match value {
         Value::Null | Value::Bool(_) => 1,
-        Value::Number(_) => 9,
-        Value::String(text) => text.len() + 5,
-        Value::Array(items) => 5 + items.iter().map(size_hint).sum::<usize>(),
+        Value::Number(n) => match (n.as_u64(), n.as_i64()) {
+            (Some(n), _) => integer_len(n, 0x7f, 0xff, 0xffff, 0xffff_ffff),
+            (None, Some(n)) => {
+                // Of the negative ones, the distance from -1 decides.
+                integer_len(n.unsigned_abs() - 1, 0x1f, 0x7f, 0x7fff, 0x7fff_ffff)
+            }
+            (None, None) => 9,
+        },
+        Value::String(text) => string_len(text),
+        Value::Array(items) => head_len(items.len()) + items.iter().map(value_len).sum::<usize>(),
         Value::Object(map) => {
-            5 + map.iter().map(|(k, v)| k.len() + 5 + size_hint(v)).sum::<usize>()
+            let pairs = map.iter().map(|(key, value)| string_len(key) + value_len(value));
+            head_len(map.len()) + pairs.sum::<usize>()
         }
+    }
+}
+
+fn integer_len(n: u64, fix: u64, one: u64, two: u64, four: u64) -> usize {
+    match n {
+        n if n <= fix => 1,
+        n if n <= one => 2,
+        n if n <= two => 3,
+        n if n <= four => 5,
+        _ => 9,
+    }
+}
+
+fn string_len(text: &str) -> usize {
+    let head = match text.len() {
+        0..=0x1f => 1,
+        0x20..=0xff => 2,
+        0x100..=0xffff => 3,
+        _ => 5,
+    };
+    head + text.len()
+}
+
+/// The head of an array or a map.
+fn head_len(count: usize) -> usize {
+    match count {
+        0..=0x0f => 1,
+        0x10..=0xffff => 3,
+        _ => 5,
     }
 }
 
@@ -826,5 +867,31 @@ impl Drop for Seen<'_> {
             let tool = Arc::clone(self.tool);
             self.registry.facts.say(Fact::CallDropped { call: self.call, tool });
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    /// A wrong length costs speed only, so nothing else would notice it.
+    #[test]
+    fn a_call_is_as_long_as_foretold() {
+        let numbers = [0_i64, 127, 128, 255, 256, 65_535, 65_536, 1 << 32, i64::MAX];
+        let negative = [-1_i64, -32, -33, -128, -129, -32_768, -32_769, -(1 << 31), i64::MIN];
+        let long = [31, 32, 255, 256, 65_535, 65_536].map(|n| "x".repeat(n));
+        let lists = [15, 16, 65_535, 65_536].map(|n| vec![Value::Null; n]);
+        let map: serde_json::Map<_, _> = (0..16).map(|n| (n.to_string(), json!(true))).collect();
+        let args =
+            json!({ "a": numbers, "b": negative, "c": long, "d": lists, "e": map, "f": 1.5 });
+        let body = encode("echo", &args);
+        // The assertion in there has compared them; this is for a build without it.
+        assert_eq!(
+            rmp_serde::to_vec_named(&json!({ "name": "echo", "args": args })).unwrap().len(),
+            body.len()
+        );
+        assert_eq!(value_len(&args) + 16, body.len());
     }
 }
