@@ -2,6 +2,7 @@
 
 mod check;
 mod demo;
+mod mutants;
 mod spec;
 mod vectors;
 
@@ -24,6 +25,11 @@ const TASKS: &[Task] = &[
         name: "check",
         about: "format, lints, documentation, purity and a short fuzz; the tests come apart",
         run: check::run,
+    },
+    Task {
+        name: "mutants",
+        about: "take each guard of a mutants.toml away and expect its test to fail",
+        run: mutants::run,
     },
     Task {
         name: "spec",

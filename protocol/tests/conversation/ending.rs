@@ -128,6 +128,16 @@ fn a_plugin_still_writes_its_answers_when_its_input_has_ended() {
 }
 
 #[test]
+fn a_plugin_that_closes_still_writes_what_it_had_to_say() {
+    let mut pair = Pair::at(At::Start);
+    let hello = pair.host.outbox().take();
+    let bytes = [&hello[..], &call(1, "plugin.activate"), &ping(), b"noise"].concat();
+    feed(&mut pair.plugin, &bytes, pair.now);
+    let kinds: Vec<_> = written(&mut pair.plugin).into_iter().map(|frame| frame.0).collect();
+    assert_eq!(kinds, ["HELLO", "PONG", "CLOSE"]);
+}
+
+#[test]
 fn what_had_not_left_when_the_stream_ended_has_not_run_and_is_not_written() {
     let lost = |id, sent| Event::Ended { id, outcome: Err(Failure::Lost { sent }) };
     let mut pair = Pair::at(At::Active);

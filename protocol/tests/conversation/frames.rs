@@ -282,6 +282,20 @@ fn unknown_types_from_80_on_are_skipped_whole_and_others_refused() {
 }
 
 #[test]
+fn skipped_frames_are_skipped_whole_however_they_arrive() {
+    // Frames inside the body of one that is skipped are no frames.
+    let inner = [call(3, "tool.call"), b"noise".to_vec()].concat();
+    let bytes = [raw(0xe0, 0, b"\x80", &inner), call(5, "tool.call")].concat();
+    for at in 1..bytes.len() {
+        let mut plugin = Pair::at(At::Active).plugin;
+        feed(&mut plugin, &bytes[..at], Tick(1_000));
+        feed(&mut plugin, &bytes[at..], Tick(1_000));
+        let told = events(&mut plugin);
+        assert!(matches!(&told[..], [Event::Called(call)] if call.id.0 == 5), "{at}: {told:?}");
+    }
+}
+
+#[test]
 fn skipped_frames_may_come_before_hello() {
     let mut pair = Pair::new(announce(), announce());
     for end in [&mut pair.host, &mut pair.plugin] {

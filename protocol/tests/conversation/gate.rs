@@ -133,6 +133,15 @@ fn a_host_never_has_more_calls_open_than_the_plugin_accepts() {
 }
 
 #[test]
+fn a_method_that_only_begins_like_the_lifecycle_is_not_exempt() {
+    let mut plugin = Pair::at(At::Active).plugin;
+    for (id, method) in [(3, "plugins.x"), (5, "pluginx"), (7, "plugin"), (9, "Plugin.x")] {
+        assert_eq!(answer(&mut plugin, &call(id, method)), None, "{method}");
+    }
+    assert_eq!(answer(&mut plugin, &call(11, "plugin_")).unwrap()["reason"], "pb.too_many_calls");
+}
+
+#[test]
 fn a_lifecycle_method_takes_no_slot_whether_it_exists_or_not() {
     let mut pair = Pair::at(At::Active);
     let unknown = pair.start("plugin.x");

@@ -21,6 +21,8 @@ fn a_head_is_one_map_with_string_keys_and_nothing_more() {
         &b"\xc0"[..],
         b"\x01",
         b"\x90",
+        b"\x91\xa6method\xa9tool.call",
+        b"\x92\xa6method\xa9tool.call",
         b"\xa6method",
         b"\xc1",
         b"\x81\xa6method\xa9tool.call\xc0",
