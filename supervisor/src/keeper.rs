@@ -19,7 +19,7 @@ use plugbay_protocol::{
 };
 use serde::{Serialize, de::DeserializeOwned};
 use tokio::{
-    sync::{broadcast, mpsc},
+    sync::{broadcast, mpsc, oneshot},
     task::JoinHandle,
     time::{Instant, sleep_until},
 };
@@ -45,8 +45,9 @@ use crate::{
 pub(crate) enum Order {
     /// A call needs it.
     Want,
-    /// The operator wants it down.
-    Stop,
+    /// The operator wants it down. The sender is dropped once it is, or once a later
+    /// order wants it up again.
+    Stop(oneshot::Sender<()>),
     /// The operator wants a new process.
     Restart,
     /// The operator lifts a stop or a quarantine.
@@ -94,6 +95,29 @@ impl Drop for Run {
     }
 }
 
+impl Drop for Keeper {
+    /// The supervisor was dropped without a shutdown, or we failed. Whoever calls or
+    /// waits is told, now that nobody is left who could end it for them.
+    fn drop(&mut self) {
+        if self.going_down && self.life == Life::Stopped {
+            return;
+        }
+        let reason = Arc::new(match std::thread::panicking() {
+            true => Reason::Internal { what: "the plugin's keeper failed".into() },
+            false => Reason::Shutdown,
+        });
+        if let Some(run) = self.run.take() {
+            run.link.abandon();
+        }
+        // With it goes a process that is on the ladder.
+        self.step = None;
+        self.life = Life::Stopped;
+        self.ended = (self.starts, Arc::clone(&reason));
+        self.reason = reason;
+        self.publish();
+    }
+}
+
 /// What a step of the keeper came to.
 enum Done {
     Activated(Result<Bytes, Failure>),
@@ -128,6 +152,10 @@ pub(crate) struct Keeper {
     /// Not before this is idleness looked at again.
     idle_from: Option<Instant>,
     drain_budget: Duration,
+    /// When a drain that was begun with a larger budget is broken off.
+    drain_until: Option<Instant>,
+    /// Who waits for it to be down.
+    waiting: Vec<oneshot::Sender<()>>,
     restart_asked: bool,
     going_down: bool,
     starts: u64,
@@ -161,6 +189,8 @@ impl Keeper {
             reason,
             until: None,
             idle_from: None,
+            drain_until: None,
+            waiting: Vec::new(),
             restart_asked: false,
             going_down: false,
             starts: 0,
@@ -176,6 +206,9 @@ impl Keeper {
         while !(self.going_down && self.life == Life::Stopped) {
             let turn = self.wait().await;
             self.act(turn);
+            if !matches!(self.life, Life::Draining(Then::Stopped) | Life::Stopping(Then::Stopped)) {
+                self.waiting.clear();
+            }
         }
     }
 
@@ -205,6 +238,7 @@ impl Keeper {
         let state = match self.life {
             Life::Backoff => self.until,
             Life::Active => self.idle_at(),
+            Life::Draining(_) => self.drain_until,
             _ => None,
         };
         match (linger, state) {
@@ -273,7 +307,10 @@ impl Keeper {
     fn order(&mut self, order: Option<Order>) {
         match order {
             Some(Order::Want) => self.event(Event::Wanted, Reason::StartingUp),
-            Some(Order::Stop) => self.event(Event::Stop, Reason::StoppedByOperator),
+            Some(Order::Stop(waits)) => {
+                self.waiting.push(waits);
+                self.event(Event::Stop, Reason::StoppedByOperator);
+            }
             Some(Order::Restart) => {
                 self.breaker.reset();
                 self.restart_asked = true;
@@ -286,6 +323,11 @@ impl Keeper {
             Some(Order::Shutdown(budget)) => {
                 self.going_down = true;
                 self.drain_budget = budget.min(self.drain_budget);
+                if let Life::Draining(_) = self.life {
+                    // Begun with more patience than there is now.
+                    let until = Instant::now() + budget;
+                    self.drain_until = Some(self.drain_until.map_or(until, |it| it.min(until)));
+                }
                 self.event(Event::Stop, Reason::Shutdown);
             }
             // Every handle is gone; so is the reason to live.
@@ -311,6 +353,10 @@ impl Keeper {
                 self.event(Event::Waited, Reason::StartingUp);
             }
             Life::Active => self.fall_asleep(now),
+            Life::Draining(_) if self.drain_until.is_some_and(|at| at <= now) => {
+                self.step = None;
+                self.drain_failed();
+            }
             _ => {}
         }
     }
@@ -332,6 +378,9 @@ impl Keeper {
         let Some((next, effect)) = self.life.step(event) else { return };
         let told = next != self.life;
         self.life = next;
+        if !matches!(next, Life::Draining(_)) {
+            self.drain_until = None;
+        }
         if told {
             self.reason = Arc::new(reason);
             self.remember();
@@ -580,13 +629,15 @@ impl Keeper {
                 }
             }
             Err(Failure::Lost { .. }) => {}
-            Err(Failure::Fault(_) | Failure::Expired { .. }) => {
-                if let Some(run) = &self.run {
-                    run.link.cancel_all();
-                }
-                self.event(Event::DrainFailed, (*self.reason).clone());
-            }
+            Err(Failure::Fault(_) | Failure::Expired { .. }) => self.drain_failed(),
         }
+    }
+
+    fn drain_failed(&mut self) {
+        if let Some(run) = &self.run {
+            run.link.cancel_all();
+        }
+        self.event(Event::DrainFailed, (*self.reason).clone());
     }
 
     /// It may finish what it is doing and is then ended.

@@ -2,13 +2,13 @@
 
 use std::{
     path::Path,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex},
     time::{Duration, SystemTime},
 };
 
 use governor::{Quota, RateLimiter};
 use tokio::{
-    sync::{broadcast, mpsc, watch},
+    sync::{broadcast, mpsc, oneshot, watch},
     task::JoinHandle,
 };
 
@@ -46,7 +46,7 @@ struct Inner {
     facts: Facts,
     lines: broadcast::Sender<StderrLine>,
     cells: Vec<Arc<Cell>>,
-    keepers: Mutex<Vec<JoinHandle<()>>>,
+    keepers: tokio::sync::Mutex<Vec<JoinHandle<()>>>,
 }
 
 impl std::fmt::Debug for Inner {
@@ -59,7 +59,7 @@ impl Drop for Inner {
     /// Without a shutdown there is nobody to wait; each process group is killed as
     /// its keeper is dropped.
     fn drop(&mut self) {
-        let keepers = self.keepers.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let keepers = self.keepers.get_mut();
         keepers.iter().for_each(JoinHandle::abort);
     }
 }
@@ -165,7 +165,8 @@ impl Builder {
             let plan = PluginPlan::new(name, Vec::new(), "/");
             cells.push(Arc::new(cell(plan, mpsc::unbounded_channel().0, Some(Off::Invalid(why)))));
         }
-        let inner = Inner { registry, facts, lines, cells, keepers: Mutex::new(keepers) };
+        let inner =
+            Inner { registry, facts, lines, cells, keepers: tokio::sync::Mutex::new(keepers) };
         Ok(Supervisor(Arc::new(inner)))
     }
 }
@@ -320,9 +321,11 @@ impl Supervisor {
             if now.life == Life::Active {
                 return Ok(());
             }
-            let wanted = now.dies() || cell.orders.send(Order::Want).is_ok();
-            if down || !wanted || condition.changed().await.is_err() {
-                // If it is just going down, why is not known yet.
+            let wants = || now.dies() || cell.orders.send(Order::Want).is_ok();
+            if down || !wants() || condition.changed().await.is_err() {
+                // The keeper may have gone, and its last word came before that. If the
+                // plugin is just going down, why is not known yet.
+                let now = Arc::clone(&condition.borrow());
                 let now = match now.is_dying() {
                     true => told(&mut condition, now.starts).await.unwrap_or(now),
                     false => now,
@@ -350,16 +353,16 @@ impl Supervisor {
         self.order(name, Order::Resume)
     }
 
-    /// Drains a plugin, ends it, and waits until it is down. It stays down until it
-    /// is resumed or restarted.
+    /// Drains a plugin, ends it, and waits until it is down, or until a later order
+    /// wants it up again. It stays down until it is resumed or restarted.
     ///
     /// # Errors
     /// There is none of that name.
     pub async fn stop(&self, name: &str) -> Result<(), NoSuchPlugin> {
-        self.order(name, Order::Stop)?;
-        let mut condition = self.cell(name)?.condition.subscribe();
-        // Fails only if the plugin's keeper is gone, and then it is down.
-        condition.wait_for(|now| now.off.is_some() || now.life == Life::Stopped).await.ok();
+        let (waits, down) = oneshot::channel();
+        self.order(name, Order::Stop(waits))?;
+        // The keeper says nothing: it lets go of its end.
+        down.await.ok();
         Ok(())
     }
 
@@ -382,11 +385,12 @@ impl Supervisor {
             // Fails only if its keeper is gone already.
             cell.orders.send(Order::Shutdown(drain)).ok();
         }
-        let keepers =
-            std::mem::take(&mut *self.0.keepers.lock().unwrap_or_else(PoisonError::into_inner));
-        for keeper in keepers {
+        // Whoever comes second waits for the first, and goes on where that gave up.
+        let mut keepers = self.0.keepers.lock().await;
+        while let Some(keeper) = keepers.last_mut() {
             // Fails only if a keeper panicked; its process was killed as it unwound.
             keeper.await.ok();
+            keepers.pop();
         }
     }
 }
