@@ -44,8 +44,10 @@ const LARGE_PIPE: i32 = 1 << 20;
 const DEAF_GRACE: Duration = Duration::from_secs(1);
 /// Log notes passed on per second and plugin; more are counted.
 const LOGS_PER_SECOND: u32 = 100;
-/// The longest event name passed on, in bytes.
-const EVENT_NAME_MAX: usize = 64;
+/// What rates are counted by.
+const SECOND: Duration = Duration::from_secs(1);
+/// The longest event name, or reason to retire, passed on, in bytes.
+const WORD_MAX: usize = 64;
 
 /// How far a call has come, as its plugin says.
 #[derive(Clone, Debug, PartialEq)]
@@ -423,21 +425,17 @@ impl Link {
                     }
                 }
                 Event::Note { note: Note::Log { level, event, .. }, .. } => {
-                    let (passed, dropped) = state.logs.admit();
-                    let plugin = || Arc::clone(&self.0.plugin);
-                    if 0 < dropped {
-                        let what = "log lines";
-                        self.0.facts.say(Fact::Dropped { plugin: plugin(), what, count: dropped });
-                    }
-                    if passed {
-                        let event = event[..event.floor_char_boundary(EVENT_NAME_MAX)].to_owned();
-                        self.0.facts.say(Fact::Log { plugin: plugin(), level, event });
+                    let now = Instant::now();
+                    self.say_dropped(state.logs.turn(now));
+                    if state.logs.admit() {
+                        let (plugin, event) = (Arc::clone(&self.0.plugin), word(&event));
+                        self.0.facts.say(Fact::Log { plugin, level, event });
                     }
                 }
                 Event::Note { note: Note::Retire { reason }, .. } => {
                     // Said once; more of it would only fill the keeper's inbox.
                     if !std::mem::replace(&mut state.retiring, true) {
-                        tell(News::Retire(reason));
+                        tell(News::Retire(word(&reason)));
                     }
                 }
                 // Nothing else happens on the host's side.
@@ -503,6 +501,7 @@ impl Link {
                 Turn::Writable(Err(_)) => state.deaf(),
                 Turn::Tick => {
                     state.conversation.tick(now);
+                    self.say_dropped(state.logs.turn(Instant::now()));
                     if state.deaf_until.is_some_and(|at| at <= Instant::now()) {
                         // Fails only if the keeper is gone.
                         news.send(News::Deaf).ok();
@@ -515,10 +514,21 @@ impl Link {
                 break over;
             }
         };
-        self.lock().accepting = false;
+        let mut state = self.lock();
+        state.accepting = false;
+        self.say_dropped(std::mem::take(&mut state.logs.dropped));
+        drop(state);
         self.0.slots.close();
         // Fails only if the keeper is gone.
         news.send(News::Over(over)).ok();
+    }
+
+    /// Log notes that were not passed on are counted in a fact.
+    fn say_dropped(&self, count: u64) {
+        if 0 < count {
+            let plugin = Arc::clone(&self.0.plugin);
+            self.0.facts.say(Fact::Dropped { plugin, what: "log lines", count });
+        }
     }
 
     /// Notes and returns when the I/O task must wake by itself.
@@ -526,7 +536,8 @@ impl Link {
         let never = Tick(u64::from(u32::MAX));
         state.armed = state.conversation.deadline().unwrap_or(never);
         let at = self.0.epoch + Duration::from_millis(state.armed.0.min(never.0));
-        state.deaf_until.map_or(at, |deaf| at.min(deaf))
+        let at = state.deaf_until.map_or(at, |deaf| at.min(deaf));
+        if state.logs.dropped == 0 { at } else { at.min(state.logs.second + SECOND) }
     }
 }
 
@@ -608,22 +619,32 @@ impl State {
 }
 
 impl Logs {
-    /// Whether one more may pass, and how many were dropped in the second before.
-    fn admit(&mut self) -> (bool, u64) {
-        let now = Instant::now();
-        let mut dropped = 0;
-        if Duration::from_secs(1) <= now - self.second {
-            dropped = std::mem::take(&mut self.dropped);
-            (self.second, self.passed) = (now, 0);
+    /// Begins the next second if it is time. How many were dropped in the one before.
+    fn turn(&mut self, now: Instant) -> u64 {
+        if now.saturating_duration_since(self.second) < SECOND {
+            return 0;
         }
+        (self.second, self.passed) = (now, 0);
+        std::mem::take(&mut self.dropped)
+    }
+
+    /// Whether one more may pass in this second.
+    fn admit(&mut self) -> bool {
         let passes = self.passed < LOGS_PER_SECOND;
         if passes {
             self.passed += 1;
         } else {
             self.dropped += 1;
         }
-        (passes, dropped)
+        passes
     }
+}
+
+/// A word that a plugin chose, as it may be shown: short, and nothing in it steers a
+/// terminal.
+fn word(text: &str) -> String {
+    let cut = &text[..text.floor_char_boundary(WORD_MAX)];
+    cut.chars().map(|it| if it.is_control() { '\u{fffd}' } else { it }).collect()
 }
 
 /// A call that has been sent. Dropping it before its answer cancels it.

@@ -10,7 +10,12 @@ use std::{
     time::Duration,
 };
 
-use tokio::{io::AsyncReadExt, net::unix::pipe, sync::broadcast, time::Instant};
+use tokio::{
+    io::AsyncReadExt,
+    net::unix::pipe,
+    sync::broadcast,
+    time::{Instant, timeout_at},
+};
 
 use crate::{
     fact::{Fact, Facts},
@@ -26,6 +31,8 @@ pub struct StderrLine {
     pub line: Private,
 }
 
+/// What rates are counted by.
+const SECOND: Duration = Duration::from_secs(1);
 /// The longest line passed on; the rest of it follows as another line.
 const LINE_MAX: usize = 4 << 10;
 
@@ -93,13 +100,19 @@ impl Drain {
         let (mut spent, mut dropped) = (0, 0);
         loop {
             chunk.clear();
-            match stderr.read_buf(&mut chunk).await {
-                Ok(0) | Err(_) => break,
-                Ok(_) => {}
+            let read = stderr.read_buf(&mut chunk);
+            // What was dropped is said within a second, though nothing follows it.
+            let read = match dropped {
+                0 => Ok(read.await),
+                _ => timeout_at(second + SECOND, read).await,
+            };
+            match read {
+                Ok(Ok(0) | Err(_)) => break,
+                Ok(Ok(_)) | Err(_) => {}
             }
             self.tail.lock().unwrap_or_else(PoisonError::into_inner).push(&chunk);
             let now = Instant::now();
-            if Duration::from_secs(1) <= now - second {
+            if SECOND <= now - second {
                 self.say_dropped(&mut dropped);
                 (second, spent) = (now, 0);
             }
