@@ -68,11 +68,6 @@ impl World {
         self.mark.processes()
     }
 
-    /// Waits until that many processes of this test live.
-    pub(crate) fn wait_for(&self, count: usize) -> BTreeSet<u32> {
-        self.mark.wait_for(count)
-    }
-
     /// Every supervisor of this test is truly gone, and what they said adds up.
     pub(crate) async fn check_facts(&self) {
         let records = std::mem::take(&mut *self.records.lock().expect("no test panics here"));
@@ -204,6 +199,15 @@ pub(crate) fn descriptors() -> Vec<(u32, PathBuf)> {
         .collect();
     open.sort();
     open
+}
+
+/// Whether a descriptor of this process passes to every program it starts.
+pub(crate) fn is_inherited(fd: u32) -> bool {
+    let info = fs::read_to_string(format!("/proc/self/fdinfo/{fd}")).unwrap_or_default();
+    let flags = info.lines().find_map(|line| line.strip_prefix("flags:"));
+    let flags = flags.and_then(|it| u32::from_str_radix(it.trim(), 8).ok());
+    // O_CLOEXEC
+    flags.is_some_and(|flags| flags & 0o2_000_000 == 0)
 }
 
 /// A folder that is gone after the test.

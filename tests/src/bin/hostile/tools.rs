@@ -272,7 +272,8 @@ fn facts(plugin: &Plugin, id: u32, data: io::Result<Value>) {
 }
 
 fn identity() -> io::Result<Value> {
-    let status = fs::read_to_string("/proc/self/status")?;
+    // Not the main thread's: while that starts a thread, all its signals are blocked.
+    let status = fs::read_to_string("/proc/thread-self/status")?;
     let field = |name: &str| {
         let found = status.lines().find_map(|line| line.strip_prefix(name));
         Value::from(found.unwrap_or_default().trim())
