@@ -148,21 +148,29 @@ impl Decoder {
         if let Some(violation) = &self.broken {
             return Err(violation.clone());
         }
-        let next = self.cut().and_then(|cut| {
-            let Some(Cut { kind, id, end_of_head, body_at, end }) = cut else { return Ok(None) };
-            let next = if end - body_at <= COPY_IN_MAX {
-                let body = Bytes::copy_from_slice(&self.bytes[body_at..end]);
-                let next = read(kind, id, &self.bytes[HEADER_LEN..end_of_head], body);
-                self.bytes.advance(end);
-                next
-            } else {
-                let mut frame = self.bytes.split_to(end);
-                let body = frame.split_off(body_at).freeze();
-                read(kind, id, &frame[HEADER_LEN..end_of_head], body)
-            };
-            next.map(Some)
-        });
-        next.inspect_err(|violation| self.broken = Some(violation.clone()))
+        let next = match self.cut() {
+            Ok(None) => return Ok(None),
+            Err(violation) => Err(violation),
+            Ok(Some(Cut { kind, id, end_of_head, body_at, end })) => {
+                if end - body_at <= COPY_IN_MAX {
+                    let body = Bytes::copy_from_slice(&self.bytes[body_at..end]);
+                    let next = read(kind, id, &self.bytes[HEADER_LEN..end_of_head], body);
+                    self.bytes.advance(end);
+                    next
+                } else {
+                    let mut frame = self.bytes.split_to(end);
+                    let body = frame.split_off(body_at).freeze();
+                    read(kind, id, &frame[HEADER_LEN..end_of_head], body)
+                }
+            }
+        };
+        match next {
+            Ok(next) => Ok(Some(next)),
+            Err(violation) => {
+                self.broken = Some(violation.clone());
+                Err(violation)
+            }
+        }
     }
 
     /// What to say about a stream that ended here.

@@ -10,7 +10,7 @@
 //!   clock ─▶ tick(now)                ──▶ deadline()
 //! ```
 
-use alloc::{borrow::Cow, collections::VecDeque, format, string::String, vec::Vec};
+use alloc::{borrow::Cow, boxed::Box, collections::VecDeque, format, string::String, vec::Vec};
 
 use bytes::{BufMut, Bytes, BytesMut};
 
@@ -717,7 +717,7 @@ impl Conversation {
         }
     }
 
-    fn hello(&mut self, head: HelloHead, body: Bytes) -> Result<(), Violation> {
+    fn hello(&mut self, head: Box<HelloHead>, body: Bytes) -> Result<(), Violation> {
         if self.stage != Stage::Greeting {
             return Err(Violation::State { kind: "HELLO", why: "hands are shaken already" });
         }

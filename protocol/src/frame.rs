@@ -3,7 +3,7 @@
 //! A head becomes a type once, here; behind this file nobody looks a field up by
 //! name. Unknown keys are ignored and nil counts as absent, as the spec wants it.
 
-use alloc::{borrow::Cow, borrow::ToOwned, string::String, vec::Vec};
+use alloc::{borrow::Cow, borrow::ToOwned, boxed::Box, string::String, vec::Vec};
 
 use bytes::Bytes;
 
@@ -283,7 +283,8 @@ pub enum Note {
 /// A frame whose head has become a type.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Frame {
-    Hello(HelloHead, Bytes),
+    /// Boxed: it comes once, and the others are moved often.
+    Hello(Box<HelloHead>, Bytes),
     Close {
         code: Close,
         supported: Vec<u64>,
@@ -366,6 +367,10 @@ impl Frame {
         if kind.is_connection() && id != 0 {
             return Err(Violation::FrameId { kind: name, id });
         }
+        if kind == Kind::End && head == EMPTY_MAP {
+            // How nearly every call ends.
+            return Ok(Self::End { id: CallId(id), outcome: Ok(body) });
+        }
         let malformed = |why| Violation::Head { kind: name, why };
         let fields = Fields::parse(head).map_err(malformed)?;
         Self::typed(kind, CallId(id), &fields, body).map_err(malformed)
@@ -373,7 +378,7 @@ impl Frame {
 
     fn typed(kind: Kind, id: CallId, head: &Fields<'_>, body: Bytes) -> Result<Self, Malformed> {
         Ok(match kind {
-            Kind::Hello => Self::Hello(HelloHead::read(head)?, body),
+            Kind::Hello => Self::Hello(Box::new(HelloHead::read(head)?), body),
             Kind::Close => Self::Close {
                 code: Close::parse(head.str("code")?.ok_or(Malformed::Missing("code"))?),
                 supported: integers(head, "supported")?,
@@ -397,6 +402,9 @@ impl Frame {
         })
     }
 }
+
+/// A head without fields, in its shortest form.
+const EMPTY_MAP: [u8; 1] = [0x80];
 
 /// The longest PING body. \[R-TO-07\]
 pub(crate) const PING_BODY_MAX: usize = 64;
