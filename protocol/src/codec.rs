@@ -310,6 +310,9 @@ impl Outbox {
     }
 
     /// Up to `N` pieces in order, for a vectored write.
+    ///
+    /// What of them was written has to be told with [`Self::advance`] before anything
+    /// else is done with the conversation, which may take back what was not.
     pub fn pieces<const N: usize>(&self) -> ([&[u8]; N], usize) {
         let mut list: [&[u8]; N] = [&[]; N];
         let all = self.pieces.iter().map(|piece| &piece[..]).chain([&self.tail[..]]);

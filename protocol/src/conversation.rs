@@ -622,7 +622,7 @@ impl Conversation {
             return Err(Violation::State { kind: frame.kind().as_str(), why });
         }
         match frame {
-            Frame::Hello(head, body) => self.hello(head, body),
+            Frame::Hello(head, body) => self.hello(*head, body),
             Frame::Close { code, supported, body } => {
                 let message = crate::contract::read_message(&body);
                 self.finish(Over::Closed { code, supported, message });
@@ -717,7 +717,7 @@ impl Conversation {
         }
     }
 
-    fn hello(&mut self, head: Box<HelloHead>, body: Bytes) -> Result<(), Violation> {
+    fn hello(&mut self, head: HelloHead, body: Bytes) -> Result<(), Violation> {
         if self.stage != Stage::Greeting {
             return Err(Violation::State { kind: "HELLO", why: "hands are shaken already" });
         }
