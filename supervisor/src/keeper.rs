@@ -54,6 +54,8 @@ pub(crate) enum Order {
     Resume,
     /// The supervisor is going down; drain for no longer than this.
     Shutdown(Duration),
+    /// Somebody wants to know that all orders before this one have been heeded.
+    Heed(oneshot::Sender<()>),
 }
 
 /// How long output may still arrive from a process that has ended. Longer only if
@@ -320,6 +322,8 @@ impl Keeper {
                 self.breaker.reset();
                 self.event(Event::Resume, Reason::NotStarted);
             }
+            // Fails only if nobody waits any more.
+            Some(Order::Heed(waits)) => drop(waits.send(())),
             Some(Order::Shutdown(budget)) => {
                 self.going_down = true;
                 self.drain_budget = budget.min(self.drain_budget);

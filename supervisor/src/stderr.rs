@@ -106,9 +106,8 @@ impl Drain {
                 0 => Ok(read.await),
                 _ => timeout_at(second + SECOND, read).await,
             };
-            match read {
-                Ok(Ok(0) | Err(_)) => break,
-                Ok(Ok(_)) | Err(_) => {}
+            if let Ok(Ok(0) | Err(_)) = read {
+                break;
             }
             self.tail.lock().unwrap_or_else(PoisonError::into_inner).push(&chunk);
             let now = Instant::now();

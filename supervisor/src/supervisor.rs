@@ -313,6 +313,12 @@ impl Supervisor {
     /// [`NotReady`]: why it is not, and its last words.
     pub async fn ready(&self, name: &str) -> Result<(), NotReady> {
         let cell = self.cell(name).map_err(NotReady::NoSuchPlugin)?;
+        // What was ordered before this, a resume for instance, comes before it.
+        let (heeded, wait) = oneshot::channel();
+        if cell.orders.send(Order::Heed(heeded)).is_ok() {
+            // Fails only if the keeper is gone, and then there is nothing to wait for.
+            wait.await.ok();
+        }
         let mut condition = cell.condition.subscribe();
         let before = condition.borrow().before();
         loop {

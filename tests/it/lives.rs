@@ -325,6 +325,7 @@ fn ten_stops_at_once_are_one_and_all_return_when_it_is_down() {
             assert_eq!(stage.state("p"), State::Stopped);
         });
         futures::future::join_all(stops).await;
+        stage.exit("p").await;
         assert_eq!(stage.facts(|it| matches!(it, Fact::Exited { .. }).then_some(())).len(), 1);
         stage.end().await;
     });
@@ -435,5 +436,20 @@ fn a_program_that_is_not_there_is_named_and_tried_as_often_as_any_other() {
             assert_eq!(stage.starts("p"), 1);
             stage.end().await;
         }
+    });
+}
+
+#[test]
+fn what_was_ordered_first_happens_first() {
+    alone(async |world| {
+        let stage = world.supervise([world.plugin("p", "good")]);
+        for _ in 0..10 {
+            stage.ready("p").await.expect("it comes up");
+            stage.down("p").await;
+            // Not one turn of the runtime lies between the two.
+            stage.resume("p").expect("it is in the plan");
+        }
+        stage.ready("p").await.expect("it was resumed before it was wanted");
+        stage.end().await;
     });
 }
