@@ -1,0 +1,318 @@
+//! The command line.
+
+use std::{path::PathBuf, time::Duration};
+
+use clap::{
+    ArgAction, Args, Parser, Subcommand, ValueEnum, ValueHint,
+    builder::styling::{AnsiColor, Styles},
+};
+use clap_complete::Shell;
+
+use crate::{duration, render::Volume, source::Source};
+
+const STYLES: Styles = Styles::styled()
+    .header(AnsiColor::Green.on_default().bold())
+    .usage(AnsiColor::Green.on_default().bold())
+    .literal(AnsiColor::Cyan.on_default().bold())
+    .placeholder(AnsiColor::Cyan.on_default());
+
+const EXIT_CODES: &str = "\
+Exit codes:
+   0  all is well
+   1  what was asked about is bad: the call failed, the check failed
+   2  the command line or an argument is wrong
+   3  refused by a rule
+   4  there is no such file, program, tool or code
+   6  a budget was spent
+  70  plugbay's own fault
+ 130  interrupted";
+
+/// Run plugins as processes of their own and call their tools
+///
+/// Data goes to stdout and everything else to stderr. `plugbay COMMAND --help` shows
+/// examples.
+#[derive(Debug, Parser)]
+#[command(
+    name = "plugbay", version, styles = STYLES, max_term_width = 100,
+    after_help = EXIT_CODES, subcommand_required = false, disable_help_subcommand = true,
+    propagate_version = false,
+)]
+pub(crate) struct Cli {
+    #[command(flatten)]
+    pub(crate) global: Global,
+    #[command(subcommand)]
+    pub(crate) command: Option<Command>,
+}
+
+#[derive(Args, Debug)]
+#[command(next_help_heading = "Output")]
+pub(crate) struct Global {
+    /// Colours: never by default for a pipe or with NO_COLOR set
+    #[arg(
+        long,
+        global = true,
+        value_name = "WHEN",
+        default_value = "auto",
+        hide_possible_values = false
+    )]
+    pub(crate) color: Color,
+    /// Show what plugins say on stderr and what happens to them
+    #[arg(long, short, global = true, action = ArgAction::SetTrue, conflicts_with = "quiet")]
+    verbose: bool,
+    /// Say nothing but errors
+    #[arg(long, short, global = true, action = ArgAction::SetTrue)]
+    quiet: bool,
+}
+
+impl Global {
+    pub(crate) fn volume(&self) -> Volume {
+        match (self.quiet, self.verbose) {
+            (true, _) => Volume::Quiet,
+            (_, true) => Volume::Loud,
+            _ => Volume::Normal,
+        }
+    }
+}
+
+/// When to colour.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub(crate) enum Color {
+    Auto,
+    Always,
+    Never,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    Run(Run),
+    Call(Call),
+    Tools(Tools),
+    Check(Check),
+    New(New),
+    Explain(Explain),
+    Schema(Schema),
+    Completions(Completions),
+    Man(Man),
+}
+
+/// Supervise plugins until Ctrl-C
+///
+/// Plugins start with their first call, or at once where the manifest says so, or all of
+/// them with --start. Ctrl-C or SIGTERM lets running calls finish and ends the plugins; a
+/// second one ends them at once. Ends with 1 when no plugin is left that could take a call.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  plugbay run                               what ./plugbay.toml says
+  plugbay run --config plugins/ --start     all plugins in a folder, started at once
+  plugbay run --plugin './my-plugin --flag'
+  plugbay run --json | jq .fact             one event a line")]
+pub(crate) struct Run {
+    #[command(flatten)]
+    pub(crate) source: Source,
+    /// Start every plugin now and not with its first call
+    #[arg(long)]
+    pub(crate) start: bool,
+    /// Print every event as one line of JSON on stdout
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Call one tool and print its answer
+///
+/// Starts the plugin that has the tool, calls it, and ends the plugin. The answer's text
+/// goes to stdout and everything else to stderr; with -o json the answer, or the error, is
+/// one JSON object on stdout.
+///
+/// Arguments are typed by the tool's JSON Schema: `id=007` stays a text where the schema
+/// wants one and `n=7` becomes a number where it wants that.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Arguments:
+  key=text        a value, typed by the schema       key=a key=b   a list
+  key:=json       a value as JSON                    a.b=1         a part of an object
+  key=@file       the contents of a file             key=@-        all of stdin
+  key=@@text      a text that begins with @
+
+Examples:
+  plugbay call --plugin 'python3 greet.py' greet who=Ada
+  plugbay call --config plugins/ search query='iron pot' limit=3
+  plugbay call fetch --json '{\"source\": \"a.txt\"}' --timeout 30s --idle 10s
+  git diff | plugbay call summarize text=@-")]
+pub(crate) struct Call {
+    /// The tool's name, as `plugbay tools` lists it
+    pub(crate) tool: String,
+    /// The arguments: key=value, key:=json, key=@file; more below
+    #[arg(value_name = "KEY=VALUE")]
+    pub(crate) words: Vec<String>,
+    /// The arguments as one JSON object, or `-` to read it from stdin; key=value wins
+    /// over what is in it
+    #[arg(long = "json", visible_alias = "args", value_name = "OBJECT", value_hint = ValueHint::Other)]
+    pub(crate) object: Option<String>,
+    #[command(flatten)]
+    pub(crate) source: Source,
+    /// Give up after this time in all, such as 30s [default: what the manifest says, or 10m]
+    #[arg(long, value_name = "TIME", value_parser = duration::parse)]
+    pub(crate) timeout: Option<Duration>,
+    /// Give up when the plugin is silent for this time [default: what the manifest says, or 30s]
+    #[arg(long, value_name = "TIME", value_parser = duration::parse)]
+    pub(crate) idle: Option<Duration>,
+    /// What to print
+    #[arg(long, short, value_name = "FORM", default_value = "text")]
+    pub(crate) output: Form,
+}
+
+/// What an answer is printed as.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Form {
+    /// Its text
+    Text,
+    /// All of it, as one JSON object
+    Json,
+}
+
+/// List the tools
+///
+/// Starts only plugins whose tools no manifest names.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  plugbay tools                             of ./plugbay.toml or ./plugin.toml
+  plugbay tools --long --plugin 'python3 greet.py'
+  plugbay tools --json | jq '.[].name'")]
+pub(crate) struct Tools {
+    #[command(flatten)]
+    pub(crate) source: Source,
+    /// Show everything about each tool, and how to call it
+    #[arg(long, short, conflicts_with = "json")]
+    pub(crate) long: bool,
+    /// Print a JSON list, schemas included
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Check manifests and show every problem in its place
+///
+/// Starts nothing. Ends with 1 if anything would not run.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  plugbay check                             ./plugbay.toml or ./plugin.toml
+  plugbay check my-plugin/                  a plugin's folder, or a folder of those
+  plugbay check --json | jq '.problems[].code'")]
+pub(crate) struct Check {
+    /// A plugbay.toml, a plugin.toml or a folder
+    #[arg(value_name = "PATH", value_hint = ValueHint::AnyPath)]
+    pub(crate) path: Option<PathBuf>,
+    /// The same, as other commands have it
+    #[arg(long, short, value_name = "PATH", hide = true, conflicts_with = "path")]
+    pub(crate) config: Option<PathBuf>,
+    /// Print the problems as JSON on stdout
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Begin a plugin that works at once
+///
+/// Writes a complete project: the plugin, its plugin.toml and, in Rust, a test. Never
+/// overwrites anything.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  plugbay new my-plugin --lang python       one file, needs nothing but Python 3.8
+  plugbay new my-plugin --lang rust         a crate with the SDK and a unit test")]
+pub(crate) struct New {
+    /// Its name: a to z, digits and `-`, a letter first
+    pub(crate) name: String,
+    /// The language
+    #[arg(long, short, value_name = "rust|python")]
+    pub(crate) lang: Lang,
+    /// The folder to write [default: ./NAME]
+    #[arg(long, value_name = "FOLDER", value_hint = ValueHint::DirPath)]
+    pub(crate) dir: Option<PathBuf>,
+    /// For Rust: take plugbay-sdk from this folder and not from crates.io
+    #[arg(long, value_name = "FOLDER", value_hint = ValueHint::DirPath)]
+    pub(crate) sdk_path: Option<PathBuf>,
+}
+
+/// A language that there is a template for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Lang {
+    Rust,
+    Python,
+}
+
+/// Explain a code: what it means, an example, how to fix it
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  plugbay explain PB0421
+  plugbay explain --list")]
+pub(crate) struct Explain {
+    /// The code, such as PB0421 or 421
+    #[arg(required_unless_present = "list")]
+    pub(crate) code: Option<String>,
+    /// List all codes
+    #[arg(long, conflicts_with = "code")]
+    pub(crate) list: bool,
+    /// Print it as JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Print the JSON Schema of a manifest, for editors
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  plugbay schema plugin > plugin.schema.json
+  plugbay schema host   > plugbay.schema.json")]
+pub(crate) struct Schema {
+    /// Which file
+    pub(crate) file: SchemaOf,
+}
+
+/// The two manifests.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub(crate) enum SchemaOf {
+    /// plugin.toml, the author's
+    #[value(alias = "plugin.toml")]
+    Plugin,
+    /// plugbay.toml, the operator's
+    #[value(aliases = ["plugbay.toml", "plugbay"])]
+    Host,
+}
+
+/// Print a shell's completion script
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  plugbay completions bash > ~/.local/share/bash-completion/completions/plugbay
+  plugbay completions fish > ~/.config/fish/completions/plugbay.fish")]
+pub(crate) struct Completions {
+    /// The shell
+    pub(crate) shell: Shell,
+}
+
+/// Print the manual page, or write all of them
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  plugbay man | man -l -
+  plugbay man --dir ~/.local/share/man/man1")]
+pub(crate) struct Man {
+    /// Write a page for each command into this folder
+    #[arg(long, value_name = "FOLDER", value_hint = ValueHint::DirPath)]
+    pub(crate) dir: Option<PathBuf>,
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+}

@@ -1,0 +1,71 @@
+//! What each command does.
+
+mod call;
+mod check;
+mod completions;
+mod explain;
+mod man;
+mod new;
+mod run;
+mod schema;
+mod tools;
+
+use futures::future::join_all;
+use plugbay_supervisor::{Caller, NotReady, PluginPlan, Supervisor};
+
+use crate::{
+    args::Command,
+    exit::Exit,
+    render::Screen,
+    trouble::{Outcome, Trouble},
+};
+
+/// Does what the command line says.
+pub(crate) fn command(command: Command, screen: &Screen) -> Outcome {
+    match command {
+        Command::Run(args) => in_runtime(run::run(&args, screen)),
+        Command::Call(args) => in_runtime(call::call(&args, screen)),
+        Command::Tools(args) => in_runtime(tools::tools(&args, screen)),
+        Command::Check(args) => check::check(&args, screen),
+        Command::New(args) => new::new(&args, screen),
+        Command::Explain(args) => explain::explain(&args, screen),
+        Command::Schema(args) => schema::schema(&args, screen),
+        Command::Completions(args) => completions::completions(&args, screen),
+        Command::Man(args) => man::man(&args, screen),
+    }
+}
+
+/// One thread is enough for pipes, and starts sooner than a pool.
+fn in_runtime(work: impl Future<Output = Outcome>) -> Outcome {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime =
+        runtime.map_err(|error| Trouble::new(Exit::OurFault, format!("cannot start: {error}")))?;
+    let outcome = runtime.block_on(work);
+    // Whatever has not ended by itself ends here: a keeper that is dropped kills its
+    // process group.
+    runtime.shutdown_background();
+    outcome
+}
+
+fn cannot_listen(error: &std::io::Error) -> Trouble {
+    Trouble::new(Exit::OurFault, format!("cannot listen to signals: {error}")).code("PB0901")
+}
+
+/// The plugins whose tools are only known once they run.
+fn undiscovered(plans: &[PluginPlan]) -> Vec<String> {
+    let unknown = plans.iter().filter(|it| it.enabled && it.discover && it.tools.is_empty());
+    unknown.map(|it| it.name.clone()).collect()
+}
+
+/// Starts plugins side by side to learn their tools. Gives those that would not start.
+async fn discover(supervisor: &Supervisor, names: &[String]) -> Vec<NotReady> {
+    let ready = join_all(names.iter().map(|name| supervisor.ready(name))).await;
+    ready.into_iter().filter_map(Result::err).collect()
+}
+
+/// The names of one plugin's tools.
+fn tools_of(supervisor: &Supervisor, plugin: &str) -> Vec<String> {
+    let tools = supervisor.registry().tools(&Caller::trusted("cli"));
+    let own = tools.into_iter().filter(|it| it.plugin.as_deref() == Some(plugin));
+    own.map(|it| it.name).collect()
+}

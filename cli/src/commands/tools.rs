@@ -1,0 +1,61 @@
+//! `plugbay tools`: what there is to call.
+
+use plugbay_supervisor::{Caller, Supervisor};
+use serde_json::json;
+
+use super::{cannot_listen, discover, undiscovered};
+use crate::{
+    args::Tools,
+    exit::Exit,
+    follow::{Follow, News},
+    render::{Screen, Volume, tools},
+    signals::Signals,
+    source::Found,
+    trouble::{Outcome, Trouble},
+};
+
+pub(super) async fn tools(args: &Tools, screen: &Screen) -> Outcome {
+    let mut signals = Signals::new().map_err(|it| cannot_listen(&it))?;
+    let Found { loaded, from } = args.source.find()?;
+    if loaded.report.has_errors() || screen.volume == Volume::Loud {
+        screen.report(&loaded.report);
+    }
+    let mut exit = if loaded.report.has_errors() { Exit::Bad } else { Exit::Fine };
+    let is_empty = loaded.plan.plugins.is_empty() && loaded.invalid.is_empty();
+    if is_empty && exit == Exit::Fine {
+        return Err(Trouble::new(Exit::Bad, format!("there is no plugin in {from}")));
+    }
+    let unknown = undiscovered(&loaded.plan.plugins);
+    let supervisor = Supervisor::builder().loaded(loaded).start()?;
+    let mut follow = Follow::new(&supervisor);
+    let show = |news| {
+        if let (News::Line(line), Volume::Loud) = (news, screen.volume) {
+            screen.line(&line);
+        }
+        Ok::<(), std::convert::Infallible>(())
+    };
+    let down = tokio::select! {
+        down = discover(&supervisor, &unknown) => down,
+        never = follow.all(show) => match never {},
+        () = signals.next() => return Ok(Exit::Interrupted),
+    };
+    for error in down {
+        screen.trouble(&error.into());
+        exit = Exit::Bad;
+    }
+    let tools = supervisor.registry().tools(&Caller::trusted("cli"));
+    let given = if args.json {
+        screen.json(&json!(tools))
+    } else if args.long {
+        screen.data(&tools::long(&tools, &supervisor.plugins()))
+    } else if tools.is_empty() {
+        Ok(())
+    } else {
+        screen.data(&tools::table(&tools))
+    };
+    tokio::select! {
+        () = supervisor.shutdown() => {}
+        () = signals.next() => return Ok(Exit::Interrupted),
+    }
+    given.map(|()| exit)
+}

@@ -1,0 +1,134 @@
+//! Tools as a table, and one by one in full.
+
+use plugbay_supervisor::{PluginStatus, ToolInfo};
+
+use super::one_line;
+use crate::usage::{self, Argument};
+
+/// How much of a description is shown in the table.
+const ABOUT_MAX: usize = 72;
+
+/// One line for each tool.
+pub(crate) fn table(tools: &[ToolInfo]) -> String {
+    let head = ["TOOL", "EFFECT", "PLUGIN", "DESCRIPTION"].map(str::to_owned);
+    let row = |tool: &ToolInfo| {
+        [
+            tool.name.clone(),
+            tool.effect.as_str().to_owned(),
+            tool.plugin.clone().unwrap_or_else(|| "-".into()),
+            about(&tool.description),
+        ]
+    };
+    let rows: Vec<[String; 4]> = std::iter::once(head).chain(tools.iter().map(row)).collect();
+    columns(&rows)
+}
+
+/// Rows below each other; the last column is as wide as it is.
+pub(crate) fn columns<const N: usize>(rows: &[[String; N]]) -> String {
+    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max();
+    let widths: Vec<usize> = (0..N).map(|column| width(column).unwrap_or(0)).collect();
+    let line = |row: &[String; N]| {
+        let cells = row.iter().zip(&widths).map(|(cell, width)| format!("{cell:<width$}"));
+        cells.collect::<Vec<_>>().join("  ").trim_end().to_owned() + "\n"
+    };
+    rows.iter().map(line).collect()
+}
+
+/// The first sentence, or as much of it as fits.
+fn about(description: &str) -> String {
+    let text = one_line(description);
+    let end = text.find(". ").map_or(text.len(), |at| at + 1);
+    match text[..end].char_indices().nth(ABOUT_MAX) {
+        Some((at, _)) => format!("{}…", text[..at].trim_end()),
+        None => text[..end].to_owned(),
+    }
+}
+
+/// Everything about each tool: its words for the model, how to call it, and what
+/// stands between it and its limits.
+pub(crate) fn long(tools: &[ToolInfo], plugins: &[PluginStatus]) -> String {
+    let blocks: Vec<String> = tools.iter().map(|tool| block(tool, plugins)).collect();
+    blocks.join("\n")
+}
+
+fn block(tool: &ToolInfo, plugins: &[PluginStatus]) -> String {
+    let ToolInfo { name, effect, .. } = tool;
+    let again = if tool.idempotent { ", may be repeated" } else { "" };
+    let plugin = tool.plugin.as_deref().unwrap_or("-");
+    let mut text = format!("{name}\n    {}\n", one_line(&tool.description));
+    text.push_str(&format!(
+        "    {}\n",
+        usage::line(&format!("plugbay call {name}"), &tool.input_schema)
+    ));
+    let row = |it: Argument| {
+        let needed = if it.is_required { "needed" } else { "" };
+        [
+            format!("      {}", one_line(&it.name)),
+            one_line(&it.kind),
+            needed.to_owned(),
+            one_line(&it.about),
+        ]
+    };
+    let rows: Vec<[String; 4]> =
+        usage::arguments(&tool.input_schema).into_iter().map(row).collect();
+    text.push_str(&columns(&rows));
+    text.push_str(&format!(
+        "    effect {}{again}; plugin {plugin} is {}\n",
+        effect.as_str(),
+        tool.state
+    ));
+    let status = plugins.iter().find(|it| Some(&it.name) == tool.plugin.as_ref());
+    for degraded in status.iter().flat_map(|it| &it.degraded) {
+        text.push_str(&format!("    not enforced: {}\n", one_line(degraded)));
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use plugbay_supervisor::{Effect, State};
+    use serde_json::json;
+
+    use super::*;
+
+    fn tool(name: &str, description: &str) -> ToolInfo {
+        ToolInfo {
+            name: name.into(),
+            description: description.into(),
+            input_schema: json!({
+                "required": ["who"],
+                "properties": { "who": { "type": "string", "description": "Whom." }, "n": { "type": "integer" } },
+            }),
+            output_schema: None,
+            effect: Effect::Read,
+            idempotent: true,
+            state: State::Dormant,
+            plugin: Some("greeter".into()),
+            generation: 1,
+        }
+    }
+
+    #[test]
+    fn a_table_lines_up() {
+        let tools = [tool("greet", "Greets. And more."), tool("é", &"long ".repeat(30))];
+        let expected = format!(
+            "TOOL   EFFECT  PLUGIN   DESCRIPTION
+greet  read    greeter  Greets.
+é      read    greeter  {}…\n",
+            "long ".repeat(15)[..ABOUT_MAX].trim_end()
+        );
+        assert_eq!(table(&tools), expected);
+    }
+
+    #[test]
+    fn a_tool_in_full() {
+        let expected = "greet
+    Greets.
+    plugbay call greet who=TEXT [n=INTEGER]
+      who  TEXT     needed  Whom.
+      n    INTEGER
+    effect read, may be repeated; plugin greeter is dormant
+";
+        assert_eq!(long(&[tool("greet", "Greets.\n")], &[]), expected);
+    }
+}
