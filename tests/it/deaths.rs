@@ -34,6 +34,10 @@ fn each_death_waits_twice_as_long_until_the_longest_and_the_last_is_quarantine()
         assert!(down.is_err());
         stage.until("p", State::Quarantined).await;
         assert_eq!(stage.starts("p"), 5);
+        let over = |fact: &Fact| {
+            matches!(fact, Fact::Became { state: State::Quarantined, .. }).then_some(())
+        };
+        stage.fact("the last of it", over).await;
         let deaths = stage.facts(|fact| match fact {
             Fact::Waiting { deaths, delay, .. } => Some((*deaths, *delay)),
             _ => None,

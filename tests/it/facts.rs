@@ -94,6 +94,32 @@ fn no_argument_result_message_secret_or_stderr_shows_in_any_fact_or_status() {
     });
 }
 
+/// What a plugin calls an event, or gives as its reason to leave, is shown to an
+/// operator: short, and without what a terminal would obey.
+#[test]
+fn a_plugins_words_cannot_steer_a_terminal() {
+    alone(async |world| {
+        let long = "x".repeat(200);
+        let mut plan = world.plugin("p", &format!("retire at=call reason=\u{1b}[31m{long}"));
+        plan.restart.first = std::time::Duration::from_millis(1);
+        let stage = world.supervise([plan]);
+        stage.up("p").await;
+        tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+        let args = json!({ "event": format!("\u{1b}[2J\n{long}"), "msg": "" });
+        stage.call("log", args).await.expect("it answers");
+        let event = stage.fact("the log line", |fact| match fact {
+            Fact::Log { event, .. } => Some(event.clone()),
+            _ => None,
+        });
+        let shown = [event.await, stage.exit("p").await.0.to_string()];
+        for text in shown {
+            assert!(text.contains("\u{fffd}["), "{text:?}");
+            assert!(!text.chars().any(char::is_control) && text.len() < 120, "{text:?}");
+        }
+        stage.end().await;
+    });
+}
+
 #[test]
 fn a_life_is_told_in_order() {
     alone(async |world| {

@@ -334,6 +334,7 @@ fn every_hostile_mode_ends_as_the_table_says_and_no_sibling_notices() {
             tokio::spawn(async move {
                 let _turn = turns.acquire().await.expect("it is never closed");
                 let actual = live(&stage, at, expected).await;
+                stage.call("pid", json!({})).await.expect("the sibling answers after each");
                 (!fits(expected, &actual))
                     .then(|| format!("{mode}\n  expected {expected}\n  found    {actual}"))
             })
@@ -346,7 +347,7 @@ fn every_hostile_mode_ends_as_the_table_says_and_no_sibling_notices() {
         let served = sibling.await;
         assert!(wrong.is_empty(), "{}", wrong.join("\n"));
         let served = served.expect("the sibling is not disturbed");
-        assert!(ROWS.len() < served, "the sibling was called {served} times");
+        assert!(0 < served, "the sibling was never called");
         assert_eq!(stage.starts("sibling"), 1);
         stage.end().await;
     });
