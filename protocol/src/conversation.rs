@@ -10,7 +10,7 @@
 //!   clock ─▶ tick(now)                ──▶ deadline()
 //! ```
 
-use alloc::{borrow::Cow, boxed::Box, collections::VecDeque, format, string::String, vec::Vec};
+use alloc::{borrow::Cow, collections::VecDeque, format, string::String, vec::Vec};
 
 use bytes::{BufMut, Bytes, BytesMut};
 
