@@ -261,7 +261,9 @@ impl Bench {
         let messages = messages.lines().filter_map(|line| serde_json::from_str(line).ok());
         for message in messages {
             let message: serde_json::Value = message;
-            if let Some(program) = message["executable"].as_str() {
+            // Programs that the tests start are built too, and are no tests.
+            let program = message["executable"].as_str();
+            if let Some(program) = program.filter(|_| message["profile"]["test"] == true) {
                 match self.test(Path::new(program), mutant)? {
                     Fate::Survives => {}
                     fate => return Ok(fate),
