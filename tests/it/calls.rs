@@ -250,11 +250,10 @@ fn progress_arrives_in_order_before_the_answer() {
             move |progress| told.lock().expect("nobody panics").push(progress)
         });
         stage.send(&Caller::trusted("test"), call).await.expect("it answers");
-        let told = told.lock().expect("nobody panics");
+        let told = told.lock().expect("nobody panics").clone();
         let steps = told.iter().map(|it| (it.n, it.total, it.message.clone()));
         let expected = (1..=20).map(|n| (Some(n), Some(20), Some(format!("step {n}"))));
         assert!(steps.eq(expected), "{told:?}");
-        drop(told);
         stage.end().await;
     });
 }
@@ -268,7 +267,7 @@ fn answers_find_their_callers_in_any_order_and_at_any_size() {
         let stage = world.supervise([plan]);
         stage.up("p").await;
         let calls = (0..64).map(|n: usize| {
-            let text = format!("{n} {}", "x".repeat(if n % 8 == 0 { 300_000 } else { n }));
+            let text = format!("{n} {}", "x".repeat(if n.is_multiple_of(8) { 300_000 } else { n }));
             (text.clone(), stage.spawn("echo", json!({ "text": text })))
         });
         for (text, call) in calls.collect::<Vec<_>>() {
