@@ -10,6 +10,7 @@ use std::{
     collections::HashMap,
     hash::{BuildHasherDefault, Hasher},
     io::{self, IoSlice},
+    panic::{AssertUnwindSafe, catch_unwind},
     pin::{Pin, pin},
     sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError},
     task::{Context, Poll, ready},
@@ -409,6 +410,12 @@ impl Link {
             match event {
                 Event::Hello(welcome) => tell(News::Hello(welcome)),
                 Event::Ended { id, outcome } => {
+                    if !progress.is_empty() {
+                        // An answer comes after the progress that came before it.
+                        drop(state);
+                        tell_all(&mut progress);
+                        state = self.lock();
+                    }
                     ended += 1;
                     state.ended(id, outcome);
                 }
@@ -448,10 +455,7 @@ impl Link {
         }
         state.flush();
         drop(state);
-        // The author of this callback is the caller; it must not run under our lock.
-        for (told, progress) in progress {
-            told(progress);
-        }
+        tell_all(&mut progress);
         over
     }
 
@@ -538,6 +542,15 @@ impl Link {
         let at = self.0.epoch + Duration::from_millis(state.armed.0.min(never.0));
         let at = state.deaf_until.map_or(at, |deaf| at.min(deaf));
         if state.logs.dropped == 0 { at } else { at.min(state.logs.second + SECOND) }
+    }
+}
+
+/// Tells callers about progress. What they do with it is theirs: it never runs under
+/// our lock, and a panic in it is no fault of the plugin's.
+fn tell_all(progress: &mut Vec<(OnProgress, Progress)>) {
+    for (told, progress) in progress.drain(..) {
+        // The panic hook has said what there is to say.
+        catch_unwind(AssertUnwindSafe(|| told(progress))).ok();
     }
 }
 

@@ -259,6 +259,19 @@ fn progress_arrives_in_order_before_the_answer() {
 }
 
 #[test]
+fn a_caller_that_panics_at_progress_harms_nobody() {
+    alone(async |world| {
+        let stage = world.supervise([world.plugin("p", "good")]);
+        stage.up("p").await;
+        let call = Call::new("progress", json!({ "n": 3 })).on_progress(|_| panic!("on purpose"));
+        stage.send(&Caller::trusted("test"), call).await.expect("it answers");
+        stage.call("echo", json!({ "text": "still there" })).await.expect("it answers");
+        assert_eq!(stage.starts("p"), 1);
+        stage.end().await;
+    });
+}
+
+#[test]
 fn answers_find_their_callers_in_any_order_and_at_any_size() {
     alone(async |world| {
         let mut plan = world.plugin("p", "good");
