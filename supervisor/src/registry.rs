@@ -564,10 +564,7 @@ impl Errand<'_> {
                 Ok(body) => return self.read(&body),
                 Err(Failure::Expired { budget, ms, sent }) => {
                     let ran = if sent { Ran::Unknown } else { Ran::No };
-                    let waited = match budget {
-                        Budget::Deadline => total,
-                        Budget::Idle => Duration::from_millis(ms),
-                    };
+                    let (budget, waited) = self.spent(budget, Duration::from_millis(ms), total);
                     return Err(self.timed_out(budget, waited, ran));
                 }
                 Err(Failure::Lost { sent }) => return Err(self.lost(run, sent).await),
@@ -702,6 +699,19 @@ impl Errand<'_> {
             (true, _) if idle < left => (ms(left), Some(ms(idle))),
             (true, _) | (false, Some(_)) => (ms(left), None),
             (false, None) => (ms(left.min(idle)), None),
+        }
+    }
+
+    /// Which budget was spent, and how large it was. What went out as the deadline to
+    /// a plugin without `async` may have been the silence budget.
+    fn spent(&self, budget: Budget, sent: Duration, total: Duration) -> (Budget, Duration) {
+        let idle = self.call.idle.unwrap_or(self.cell.plan.timeouts.call_idle);
+        match budget {
+            Budget::Idle => (Budget::Idle, sent),
+            Budget::Deadline if self.call.deadline.is_none() && sent == idle => {
+                (Budget::Idle, idle)
+            }
+            Budget::Deadline => (Budget::Deadline, total),
         }
     }
 

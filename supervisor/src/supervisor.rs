@@ -332,11 +332,14 @@ impl Supervisor {
                 // The keeper may have gone, and its last word came before that. If the
                 // plugin is just going down, why is not known yet.
                 let now = Arc::clone(&condition.borrow());
-                let now = match now.is_dying() {
-                    true => told(&mut condition, now.starts).await.unwrap_or(now),
-                    false => now,
+                // It may be on its way up again by then: the end that was waited for is told.
+                let reason = match now.is_dying() {
+                    true => {
+                        told(&mut condition, now.starts).await.map(|it| it.reason_of_end.clone())
+                    }
+                    false => None,
                 };
-                let reason = Arc::clone(&now.reason);
+                let reason = reason.unwrap_or_else(|| Arc::clone(&now.reason));
                 let plugin = name.to_owned();
                 return Err(NotReady::Down { plugin, reason, last_words: cell.last_words() });
             }
