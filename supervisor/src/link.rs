@@ -392,9 +392,9 @@ impl Link {
 
     /// Hands out everything that the conversation has to tell, then writes what it
     /// wants written. The end of the conversation is returned.
-    fn settle(
-        &self,
-        mut state: MutexGuard<'_, State>,
+    fn settle<'a>(
+        &'a self,
+        mut state: MutexGuard<'a, State>,
         news: Option<&mpsc::UnboundedSender<News>>,
     ) -> Option<Over> {
         let mut progress = Vec::new();
