@@ -45,7 +45,6 @@ pub(crate) struct Cli {
 }
 
 #[derive(Args, Debug)]
-#[command(next_help_heading = "Output")]
 pub(crate) struct Global {
     /// Colours: never by default for a pipe or with NO_COLOR set
     #[arg(
@@ -53,14 +52,14 @@ pub(crate) struct Global {
         global = true,
         value_name = "WHEN",
         default_value = "auto",
-        hide_possible_values = false
+        help_heading = "Output"
     )]
     pub(crate) color: Color,
     /// Show what plugins say on stderr and what happens to them
-    #[arg(long, short, global = true, action = ArgAction::SetTrue, conflicts_with = "quiet")]
+    #[arg(long, short, global = true, action = ArgAction::SetTrue, conflicts_with = "quiet", help_heading = "Output")]
     verbose: bool,
     /// Say nothing but errors
-    #[arg(long, short, global = true, action = ArgAction::SetTrue)]
+    #[arg(long, short, global = true, action = ArgAction::SetTrue, help_heading = "Output")]
     quiet: bool,
 }
 

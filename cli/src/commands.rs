@@ -1,6 +1,7 @@
 //! What each command does.
 
 mod call;
+mod cause;
 mod check;
 mod completions;
 mod explain;
@@ -11,14 +12,20 @@ mod schema;
 mod tools;
 
 use futures::future::join_all;
+use std::time::Duration;
+
 use plugbay_supervisor::{Caller, NotReady, PluginPlan, Supervisor};
 
 use crate::{
     args::Command,
     exit::Exit,
-    render::Screen,
+    render::{PLAIN, Screen, Status},
+    signals::Signals,
     trouble::{Outcome, Trouble},
 };
+
+/// After this long, whoever waits for a process to end is told so.
+const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Does what the command line says.
 pub(crate) fn command(command: Command, screen: &Screen) -> Outcome {
@@ -68,4 +75,31 @@ fn tools_of(supervisor: &Supervisor, plugin: &str) -> Vec<String> {
     let tools = supervisor.registry().tools(&Caller::trusted("cli"));
     let own = tools.into_iter().filter(|it| it.plugin.as_deref() == Some(plugin));
     own.map(|it| it.name).collect()
+}
+
+/// Ends every process, and then the wait: for the stop ladder's own time, or until a
+/// signal says that it is too long.
+async fn put_away(
+    supervisor: &Supervisor,
+    drain: Duration,
+    signals: &mut Signals,
+    screen: &Screen,
+) {
+    let shutdown = supervisor.shutdown_within(drain);
+    tokio::pin!(shutdown);
+    tokio::select! {
+        () = &mut shutdown => return,
+        () = signals.next() => return,
+        () = tokio::time::sleep(PATIENCE) => {}
+    }
+    let left = supervisor.plugins().into_iter().filter(|it| it.pid.is_some());
+    let left: Vec<String> = left.map(|it| it.name).collect();
+    if !left.is_empty() {
+        let text = format!("for {} to end; Ctrl-C ends it at once", left.join(", "));
+        screen.status(&Status::new(PLAIN, "Waiting", text));
+    }
+    tokio::select! {
+        () = &mut shutdown => {}
+        () = signals.next() => {}
+    }
 }

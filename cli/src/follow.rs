@@ -2,7 +2,10 @@
 
 use futures::FutureExt;
 use plugbay_supervisor::{Event, Events, StderrLine, Supervisor};
-use tokio::sync::broadcast::{Receiver, error::RecvError};
+use tokio::{
+    sync::broadcast::{Receiver, error::RecvError},
+    task::unconstrained,
+};
 
 /// One piece of news.
 #[derive(Debug)]
@@ -37,7 +40,8 @@ impl Follow {
 
     /// What has happened already and was not shown yet.
     pub(crate) fn rest<E>(&mut self, mut show: impl FnMut(News) -> Result<(), E>) -> Result<(), E> {
-        while let Some(news) = self.next().now_or_never() {
+        // Unconstrained: otherwise tokio says "later" after a hundred at once.
+        while let Some(news) = unconstrained(self.next()).now_or_never() {
             show(news)?;
         }
         Ok(())

@@ -19,21 +19,20 @@ use crate::{
 
 /// Which plugins to run.
 #[derive(Args, Clone, Debug, Default)]
-#[command(next_help_heading = "Plugins")]
 pub(crate) struct Source {
     /// Run one program as a plugin: its command line, split as a shell would and
     /// never run by one
-    #[arg(long, value_name = "COMMAND", conflicts_with = "config")]
+    #[arg(long, value_name = "COMMAND", conflicts_with = "config", help_heading = "Plugins")]
     pub(crate) plugin: Option<String>,
 
     /// Use this plugbay.toml or plugin.toml, or the plugins in this folder [default:
     /// plugbay.toml, else plugin.toml, in the current folder]
-    #[arg(long, short, value_name = "PATH", value_hint = clap::ValueHint::AnyPath)]
+    #[arg(long, short, value_name = "PATH", value_hint = clap::ValueHint::AnyPath, help_heading = "Plugins")]
     pub(crate) config: Option<PathBuf>,
 
     /// With --plugin: give the program an environment variable; without =VALUE it is
     /// taken from here
-    #[arg(long, value_name = "NAME[=VALUE]", requires = "plugin")]
+    #[arg(long, value_name = "NAME[=VALUE]", requires = "plugin", help_heading = "Plugins")]
     pub(crate) env: Vec<String>,
 }
 

@@ -157,11 +157,19 @@ impl From<CallError> for Trouble {
             _ => Exit::Bad,
         };
         let message = match &error {
+            // What to mend is the reason; the state is its effect.
+            CallError::Inactive { plugin, reason, .. } if reason.code().is_some() => {
+                format!("{plugin} {reason}")
+            }
             // Each problem gets a line of its own.
             CallError::BadArguments { tool, .. } => format!("the arguments do not fit {tool}"),
             error => error.to_string(),
         };
-        let mut trouble = Self::new(exit, message).code(error.code());
+        let code = match &error {
+            CallError::Inactive { reason, .. } => reason.code().unwrap_or(error.code()),
+            _ => error.code(),
+        };
+        let mut trouble = Self::new(exit, message).code(code);
         trouble.call = Some(Box::new((error.ran(), error.retry())));
         match &error {
             CallError::BadArguments { problems, .. } => trouble.notes.clone_from(problems),
@@ -226,6 +234,16 @@ impl From<LoadError> for Trouble {
 impl From<plugbay_supervisor::Refused> for Trouble {
     fn from(refused: plugbay_supervisor::Refused) -> Self {
         Self::new(Exit::Bad, refused.to_string())
+    }
+}
+
+/// A plugin that went wrong once its call was over.
+pub(crate) fn afterwards(plugin: &str, reason: &Reason) -> Trouble {
+    let message = format!("{plugin} {reason}, after its answer");
+    let trouble = Trouble::new(Exit::Bad, message).reason(reason);
+    match reason.code() {
+        Some(code) => trouble.code(code),
+        None => trouble,
     }
 }
 

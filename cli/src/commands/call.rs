@@ -2,35 +2,34 @@
 
 use std::{convert::Infallible, time::Duration};
 
-use plugbay_supervisor::{
-    Budget, Call, CallError, Caller, NotReady, Output, PluginStatus, Progress, Reason, State,
-    Supervisor, ToolInfo,
-};
+use plugbay_supervisor::{Call, Caller, Event, Fact, Output, Progress, Supervisor, ToolInfo};
 use serde_json::Value;
 use tokio::{
     sync::watch,
     time::{Instant, timeout},
 };
 
-use super::{cannot_listen, discover, tools_of, undiscovered};
+use super::{
+    cannot_listen,
+    cause::{bad_arguments, failed, interrupted, never_ready, no_tool},
+    discover, put_away, tools_of, undiscovered,
+};
 use crate::{
     args::{self, Form},
     asked::Asked,
     exit::Exit,
     follow::{Follow, News},
-    render::{PLAIN, Screen, Status, Volume, facts},
+    render::{Screen, Volume, facts},
     signals::Signals,
     source::Found,
-    trouble::{Outcome, Trouble, off},
-    usage, values,
+    trouble::{Outcome, Trouble, afterwards},
+    values,
 };
 
 /// How long a cancelled call may take to end before its plugin is ended under it.
 const INTERRUPT_GRACE: Duration = Duration::from_millis(500);
-/// After this long, whoever waits for a process to end is told so.
-const PATIENCE: Duration = Duration::from_secs(1);
-/// How many tools are named in an error.
-const LISTED_MAX: usize = 12;
+/// Its own call is over, so that only calls nobody waits for could be running.
+const SHUTDOWN_DRAIN: Duration = Duration::from_secs(1);
 
 pub(super) async fn call(args: &args::Call, screen: &Screen) -> Outcome {
     // Everything is read before anything is started.
@@ -57,10 +56,23 @@ pub(super) async fn call(args: &args::Call, screen: &Screen) -> Outcome {
     };
     let Ok(()) = follow.rest(|news| show(news, &supervisor, screen));
 
+    let is_answered = outcome.is_ok();
     let exit = give(outcome, args.output, screen);
-    let drain = if matches!(exit, Ok(Exit::Fine)) { PATIENCE } else { INTERRUPT_GRACE };
-    put_away(supervisor, drain, &mut signals, screen).await;
-    exit
+    let drain = if is_answered { SHUTDOWN_DRAIN } else { INTERRUPT_GRACE };
+    put_away(&supervisor, drain, &mut signals, screen).await;
+    let mut after = None;
+    let Ok(()) = follow.rest(|news| {
+        if let News::Event(Event { fact: Fact::Exited { plugin, reason, .. }, .. }) = &news
+            && reason.code().is_some()
+        {
+            after = Some(afterwards(plugin, reason));
+        }
+        show(news, &supervisor, screen)
+    });
+    match after {
+        Some(trouble) if is_answered => Err(trouble),
+        _ => exit,
+    }
 }
 
 /// Finds the tool, types the arguments, calls.
@@ -159,107 +171,4 @@ fn give(outcome: Outcome<Output>, form: Form, screen: &Screen) -> Outcome {
             Ok(trouble.exit)
         }
     }
-}
-
-/// Ends every process, and then the wait: for the stop ladder's own time, or until a
-/// signal says that it is too long.
-async fn put_away(supervisor: Supervisor, drain: Duration, signals: &mut Signals, screen: &Screen) {
-    let shutdown = supervisor.shutdown_within(drain);
-    tokio::pin!(shutdown);
-    tokio::select! {
-        () = &mut shutdown => return,
-        () = signals.next() => return,
-        () = tokio::time::sleep(PATIENCE) => {}
-    }
-    let left = supervisor.plugins().into_iter().filter(|it| it.pid.is_some());
-    let left: Vec<String> = left.map(|it| it.name).collect();
-    let text = format!("for {} to end; Ctrl-C ends it at once", left.join(", "));
-    screen.status(&Status::new(PLAIN, "Waiting", text));
-    tokio::select! {
-        () = &mut shutdown => {}
-        () = signals.next() => {}
-    }
-}
-
-fn interrupted() -> Trouble {
-    Trouble::new(Exit::Interrupted, "interrupted: the call was cancelled").code("PB0506")
-}
-
-fn bad_arguments(tool: &ToolInfo, wrong: Vec<String>) -> Trouble {
-    let problems = CallError::BadArguments { tool: tool.name.clone(), problems: wrong };
-    Trouble::from(problems).help(how(tool))
-}
-
-fn how(tool: &ToolInfo) -> String {
-    format!("write: {}", usage::line(&format!("plugbay call {}", tool.name), &tool.input_schema))
-}
-
-fn failed(
-    supervisor: &Supervisor,
-    tool: &ToolInfo,
-    mut error: CallError,
-    total: Option<Duration>,
-) -> Trouble {
-    if let (CallError::TimedOut { budget: Budget::Deadline, waited, .. }, Some(total)) =
-        (&mut error, total)
-    {
-        // The whole of what was asked for, also if a part of it went into the start.
-        *waited = total;
-    }
-    let explains_itself = matches!(error, CallError::BadArguments { .. });
-    let trouble = Trouble::from(error);
-    let status = tool.plugin.as_deref().and_then(|name| supervisor.plugin(name).ok());
-    match status {
-        _ if explains_itself => trouble.help(how(tool)),
-        Some(PluginStatus { last_words, .. }) => trouble.last_words(&last_words.0),
-        None => trouble,
-    }
-}
-
-/// The time was over before any call could be made.
-fn never_ready(supervisor: &Supervisor, total: Duration) -> Trouble {
-    let starting = supervisor.plugins().into_iter().filter(|it| it.state != State::Active);
-    let starting: Vec<PluginStatus> = starting.collect();
-    let names: Vec<&str> = starting.iter().map(|it| it.name.as_str()).collect();
-    let message = format!("{} was not ready within {total:?}", names.join(", "));
-    let trouble = Trouble::new(Exit::TimedOut, message).code("PB0505");
-    let note = |trouble: Trouble, it: &PluginStatus| {
-        trouble.note(match (&it.reason, &it.id) {
-            (Reason::StartingUp, None) => {
-                format!("{} has not answered the HELLO on its stdin", it.name)
-            }
-            (Reason::StartingUp, Some(_)) => {
-                format!("{} said HELLO and has not answered plugin.activate", it.name)
-            }
-            (reason, _) => off(&it.name, it.state, reason),
-        })
-    };
-    let trouble = starting.iter().fold(trouble, note).note("the tool did not run");
-    let words = starting.first().map_or("", |it| &it.last_words.0);
-    trouble.last_words(words)
-}
-
-fn no_tool(supervisor: &Supervisor, name: &str, mut down: Vec<NotReady>) -> Trouble {
-    let plugins = supervisor.plugins();
-    // With one program there is one cause, and that there is no such tool is its effect.
-    if plugins.len() == 1
-        && let Some(only) = down.pop()
-    {
-        return only.into();
-    }
-    let tools = supervisor.registry().tools(&Caller::trusted("cli"));
-    let names: Vec<&str> = tools.iter().map(|it| it.name.as_str()).collect();
-    let near = plugbay_supervisor::manifest::names::near(name, names.iter().copied());
-    let error = CallError::NotFound { name: name.to_owned(), near: near.map(str::to_owned) };
-    let mut trouble = Trouble::from(error);
-    if near.is_none() && !names.is_empty() && names.len() <= LISTED_MAX {
-        trouble = trouble.note(format!("there are: {}", names.join(", ")));
-    }
-    trouble = down.iter().fold(trouble, |it, down| it.note(down.to_string()));
-    let is_off = |it: &&PluginStatus| matches!(it.state, State::Invalid | State::Disabled);
-    trouble = plugins
-        .iter()
-        .filter(is_off)
-        .fold(trouble, |trouble, it| trouble.note(off(&it.name, it.state, &it.reason)));
-    trouble.help("`plugbay tools`, with the same --config or --plugin, lists all")
 }

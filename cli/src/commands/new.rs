@@ -13,24 +13,26 @@ use crate::{
     trouble::{Outcome, Trouble},
 };
 
-/// One file of a template. `{{name}}` and the like are filled in, also in its path.
+/// One file of a template: real, apart from the name of the plugin.
 struct File {
     path: &'static str,
     text: &'static str,
     is_program: bool,
 }
 
+/// What templates have where the plugin's name will be.
+const NAME: &str = "plugin-name";
 const RUST: [File; 4] = [
     file("Cargo.toml", include_str!("../../templates/rust/Cargo.toml.in")),
-    file("plugin.toml", include_str!("../../templates/rust/plugin.toml.in")),
-    file("src/main.rs", include_str!("../../templates/rust/main.rs.in")),
+    file("plugin.toml", include_str!("../../templates/rust/plugin.toml")),
+    file("src/main.rs", include_str!("../../templates/rust/main.rs")),
     file(".gitignore", "/target\n"),
 ];
 const PYTHON: [File; 2] = [
-    file("plugin.toml", include_str!("../../templates/python/plugin.toml.in")),
+    file("plugin.toml", include_str!("../../templates/python/plugin.toml")),
     File {
         is_program: true,
-        ..file("{{name}}.py", include_str!("../../templates/python/plugin.py.in"))
+        ..file("plugin-name.py", include_str!("../../templates/python/plugin.py"))
     },
 ];
 
@@ -63,7 +65,7 @@ pub(super) fn new(args: &New, screen: &Screen) -> Outcome {
     let sdk = sdk(args.sdk_path.as_deref())?;
     let files: &[File] = if args.lang == Lang::Rust { &RUST } else { &PYTHON };
     for file in files {
-        let fill = |text: &str| text.replace("{{name}}", name).replace("{{sdk}}", &sdk);
+        let fill = |text: &str| text.replace(NAME, name).replace("\"SDK\"", &sdk);
         let path = dir.join(fill(file.path));
         write(&path, &fill(file.text), file.is_program).map_err(|error| {
             Trouble::new(Exit::Bad, format!("cannot write `{}`: {error}", path.display()))
@@ -226,7 +228,7 @@ mod tests {
     #[test]
     fn the_python_template_is_the_plugin_of_the_tutorial() {
         let tutorial = include_str!("../../../sdk-spec/tutorial/greet.py");
-        let template = PYTHON[1].text.replace("{{name}}", "greet");
+        let template = PYTHON[1].text.replace(NAME, "greet");
         assert_eq!(template, tutorial);
     }
 }

@@ -1,6 +1,6 @@
 //! `plugbay run`: supervise until told to stop.
 
-use plugbay_supervisor::{Caller, PluginStatus, State, Supervisor};
+use plugbay_supervisor::{Caller, PluginStatus, State, Supervisor, plan::Idle};
 use serde_json::json;
 
 use super::{cannot_listen, tools_of};
@@ -20,11 +20,12 @@ pub(super) async fn run(args: &Run, screen: &Screen) -> Outcome {
     // A program that was named on the command line is wanted now.
     let starts_now = args.start || args.source.plugin.is_some();
     for plugin in &mut loaded.plan.plugins {
-        plugin.idle.start_at_boot |= starts_now;
         if starts_now {
-            plugin.idle.stop_after = None;
+            plugin.idle = Idle { start_at_boot: true, stop_after: None };
         }
     }
+    let at_boot = loaded.plan.plugins.iter().filter(|it| it.idle.start_at_boot);
+    let at_boot: Vec<String> = at_boot.map(|it| it.name.clone()).collect();
     screen.report(&loaded.report);
     if loaded.plan.plugins.is_empty() {
         let trouble = Trouble::new(Exit::Bad, format!("there is no plugin to run in {from}"));
@@ -32,7 +33,7 @@ pub(super) async fn run(args: &Run, screen: &Screen) -> Outcome {
     }
     let supervisor = Supervisor::builder().loaded(loaded).start()?;
     let mut follow = Follow::new(&supervisor);
-    greet(&supervisor, &from, screen);
+    greet(&supervisor, &from, &at_boot, screen);
 
     let mut show = |news| show(news, &supervisor, args, screen);
     tokio::select! {
@@ -68,7 +69,7 @@ pub(super) async fn run(args: &Run, screen: &Screen) -> Outcome {
 }
 
 /// Says what there is.
-fn greet(supervisor: &Supervisor, from: &str, screen: &Screen) {
+fn greet(supervisor: &Supervisor, from: &str, at_boot: &[String], screen: &Screen) {
     let plugins = supervisor.plugins();
     let tools = supervisor.registry().tools(&Caller::trusted("cli")).len();
     let count =
@@ -78,7 +79,8 @@ fn greet(supervisor: &Supervisor, from: &str, screen: &Screen) {
     screen.status(&Status::new(GOOD, "Running", text));
     for PluginStatus { name, state, reason, degraded, .. } in plugins {
         let verb = match state {
-            State::Dormant => "Dormant",
+            // Of the others, the next lines tell.
+            State::Dormant if !at_boot.contains(&name) => "Dormant",
             State::Disabled => "Disabled",
             State::Invalid => "Invalid",
             _ => continue,

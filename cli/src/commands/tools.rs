@@ -1,9 +1,11 @@
 //! `plugbay tools`: what there is to call.
 
+use std::{convert::Infallible, time::Duration};
+
 use plugbay_supervisor::{Caller, Supervisor};
 use serde_json::json;
 
-use super::{cannot_listen, discover, undiscovered};
+use super::{cannot_listen, discover, put_away, undiscovered};
 use crate::{
     args::Tools,
     exit::Exit,
@@ -32,7 +34,7 @@ pub(super) async fn tools(args: &Tools, screen: &Screen) -> Outcome {
         if let (News::Line(line), Volume::Loud) = (news, screen.volume) {
             screen.line(&line);
         }
-        Ok::<(), std::convert::Infallible>(())
+        Ok::<(), Infallible>(())
     };
     let down = tokio::select! {
         down = discover(&supervisor, &unknown) => down,
@@ -53,9 +55,6 @@ pub(super) async fn tools(args: &Tools, screen: &Screen) -> Outcome {
     } else {
         screen.data(&tools::table(&tools))
     };
-    tokio::select! {
-        () = supervisor.shutdown() => {}
-        () = signals.next() => return Ok(Exit::Interrupted),
-    }
+    put_away(&supervisor, Duration::ZERO, &mut signals, screen).await;
     given.map(|()| exit)
 }

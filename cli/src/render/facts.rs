@@ -23,7 +23,10 @@ pub(crate) fn line(
         Fact::Became { plugin, state, reason } => became(plugin, *state, reason, tools),
         Fact::Exited { plugin, pid, reason, rung } => {
             let rung = rung.map_or(String::new(), |rung| format!(", after {rung}"));
-            let text = format!("{plugin} {}{} (pid {pid}{rung})", reason, code(reason));
+            // An operator's terminal is where a plugin's own words belong.
+            let words: Option<String> = reason.private().map(|it| it.chars().take(60).collect());
+            let words = words.map_or(String::new(), |it| format!(": {it:?}"));
+            let text = format!("{plugin} {reason}{words}{} (pid {pid}{rung})", code(reason));
             if reason.code().is_some() {
                 normal(BAD, "Ended", text)
             } else {

@@ -104,7 +104,7 @@ def hello(head):
                  "input_schema": {"type": "object", "required": list(types), "additionalProperties": False,
                                   "properties": {arg: {"type": t} for arg, t in types.items()}}}
                 for name, (_, text, types) in TOOLS.items()]
-    us = {"version": 1, "features": [], "limits": LIMITS, "plugin": {"name": "example.{{name}}", "version": "1.0.0"}}
+    us = {"version": 1, "features": [], "limits": LIMITS, "plugin": {"name": "example.plugin-name", "version": "1.0.0"}}
     send(HELLO, 0, us, pack({"provides": provides, "wants": []}))
     return head["limits"]["frame"]
 def call(active, method, body):  # -> whether we are active from now on, and the result
@@ -145,7 +145,7 @@ def serve():  # -> exit code
     return 0
 
 if os.environ.get("PLUGBAY_PROTOCOL") != "1":
-    print("This is a plugin. Try: plugbay call --plugin 'python3 {{name}}.py' greet who=Ada", file=sys.stderr)
+    print("This is a plugin. Try: plugbay call --plugin 'python3 plugin-name.py' greet who=Ada", file=sys.stderr)
     sys.exit(2)
 wire_in, wire_out = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
 os.dup2(2, 1)  # from here on print() lands in the log, not between frames

@@ -24,7 +24,7 @@ async fn greet(_: Context, args: Greet) -> Result<String, Error> {
 
 fn plugin() -> Plugin {
     let greet = Tool::new("greet", greet).describe("Greets somebody by name.").effect(Effect::Read);
-    Plugin::new("example.{{name}}", env!("CARGO_PKG_VERSION")).tool(greet.idempotent())
+    Plugin::new("example.plugin-name", env!("CARGO_PKG_VERSION")).tool(greet.idempotent())
 }
 
 fn main() -> ExitCode {

@@ -1,0 +1,100 @@
+//! Why a call has no answer, with everything that is known about it.
+
+use std::time::Duration;
+
+use plugbay_supervisor::{
+    Budget, CallError, Caller, NotReady, PluginStatus, Reason, State, Supervisor, ToolInfo,
+    manifest::names::near,
+};
+
+use crate::{
+    exit::Exit,
+    trouble::{Trouble, off},
+    usage,
+};
+
+/// How many tools are named in an error.
+const LISTED_MAX: usize = 12;
+
+pub(super) fn interrupted() -> Trouble {
+    Trouble::new(Exit::Interrupted, "interrupted: the call was cancelled").code("PB0506")
+}
+
+pub(super) fn bad_arguments(tool: &ToolInfo, wrong: Vec<String>) -> Trouble {
+    let problems = CallError::BadArguments { tool: tool.name.clone(), problems: wrong };
+    Trouble::from(problems).help(how(tool))
+}
+
+fn how(tool: &ToolInfo) -> String {
+    format!("write: {}", usage::line(&format!("plugbay call {}", tool.name), &tool.input_schema))
+}
+
+pub(super) fn failed(
+    supervisor: &Supervisor,
+    tool: &ToolInfo,
+    mut error: CallError,
+    total: Option<Duration>,
+) -> Trouble {
+    if let (CallError::TimedOut { budget: Budget::Deadline, waited, .. }, Some(total)) =
+        (&mut error, total)
+    {
+        // The whole of what was asked for, also if a part of it went into the start.
+        *waited = total;
+    }
+    let explains_itself = matches!(error, CallError::BadArguments { .. });
+    let trouble = Trouble::from(error);
+    let status = tool.plugin.as_deref().and_then(|name| supervisor.plugin(name).ok());
+    match status {
+        _ if explains_itself => trouble.help(how(tool)),
+        Some(PluginStatus { last_words, .. }) => trouble.last_words(&last_words.0),
+        None => trouble,
+    }
+}
+
+/// The time was over before any call could be made.
+pub(super) fn never_ready(supervisor: &Supervisor, total: Duration) -> Trouble {
+    let starting = supervisor.plugins().into_iter().filter(|it| it.state != State::Active);
+    let starting: Vec<PluginStatus> = starting.collect();
+    let names: Vec<&str> = starting.iter().map(|it| it.name.as_str()).collect();
+    let message = format!("{} was not ready within {total:?}", names.join(", "));
+    let trouble = Trouble::new(Exit::TimedOut, message).code("PB0505");
+    let note = |trouble: Trouble, it: &PluginStatus| {
+        trouble.note(match (&it.reason, &it.id) {
+            (Reason::StartingUp, None) => {
+                format!("{} has not answered the HELLO on its stdin", it.name)
+            }
+            (Reason::StartingUp, Some(_)) => {
+                format!("{} said HELLO and has not answered plugin.activate", it.name)
+            }
+            (reason, _) => off(&it.name, it.state, reason),
+        })
+    };
+    let trouble = starting.iter().fold(trouble, note).note("the tool did not run");
+    let words = starting.first().map_or("", |it| &it.last_words.0);
+    trouble.last_words(words)
+}
+
+pub(super) fn no_tool(supervisor: &Supervisor, name: &str, mut down: Vec<NotReady>) -> Trouble {
+    let plugins = supervisor.plugins();
+    // With one program there is one cause, and that there is no such tool is its effect.
+    if plugins.len() == 1
+        && let Some(only) = down.pop()
+    {
+        return only.into();
+    }
+    let tools = supervisor.registry().tools(&Caller::trusted("cli"));
+    let names: Vec<&str> = tools.iter().map(|it| it.name.as_str()).collect();
+    let near = near(name, names.iter().copied());
+    let error = CallError::NotFound { name: name.to_owned(), near: near.map(str::to_owned) };
+    let mut trouble = Trouble::from(error);
+    if near.is_none() && !names.is_empty() && names.len() <= LISTED_MAX {
+        trouble = trouble.note(format!("there are: {}", names.join(", ")));
+    }
+    trouble = down.iter().fold(trouble, |it, down| it.note(down.to_string()));
+    let is_off = |it: &&PluginStatus| matches!(it.state, State::Invalid | State::Disabled);
+    trouble = plugins
+        .iter()
+        .filter(is_off)
+        .fold(trouble, |trouble, it| trouble.note(off(&it.name, it.state, &it.reason)));
+    trouble.help("`plugbay tools`, with the same --config or --plugin, lists all")
+}

@@ -1,0 +1,156 @@
+//! Plugins that are none, or bad ones: each call ends, says why, and leaves nothing.
+
+use std::{fs, os::unix::fs::PermissionsExt};
+
+use crate::stage::{Fixture, run};
+
+#[track_caller]
+fn check(fixture: &Fixture, more: &[&str], code: i32, parts: &[&str]) {
+    let words = ["call", "--plugin", &fixture.command, "greet", "who=Ada"];
+    let ended = run(words.iter().chain(more));
+    ended.with(code, parts).and_prints("");
+    fixture.is_gone();
+}
+
+#[test]
+fn a_banner_on_stdout_is_quoted() {
+    let parts = [
+        "error[PB0421]: banner wrote text",
+        "it printed \"Welcome to greeter v1.4\\n\"",
+        "stderr instead",
+        "plugbay explain PB0421",
+    ];
+    check(&Fixture::new("banner.py"), &[], 1, &parts);
+}
+
+#[test]
+fn a_flood_on_stdout_is_cut() {
+    let fixture = Fixture::of("yes");
+    check(&fixture, &[], 1, &["error[PB0421]: yes wrote text", "it printed \""]);
+}
+
+#[test]
+fn a_program_that_never_says_hello_is_named_with_its_last_words() {
+    let parts = [
+        "error[PB0505]: no_hello was not ready within 2s",
+        "has not answered the HELLO",
+        "| waiting for something",
+        "did not run",
+    ];
+    let parts = parts.map(|it| it.replace("no_hello", "no-hello"));
+    check(
+        &Fixture::new("no_hello.py"),
+        &["--timeout", "2s"],
+        6,
+        &parts.each_ref().map(String::as_str),
+    );
+}
+
+#[test]
+fn a_program_that_only_sleeps_is_ended() {
+    let fixture = Fixture::of("sh -c 'sleep 3600 & sleep 3600'");
+    check(&fixture, &["--timeout", "1s"], 6, &["error[PB0505]: sh was not ready within 1s"]);
+}
+
+#[test]
+fn a_program_that_gives_back_what_it_gets_is_no_plugin() {
+    let fixture = Fixture::of("sh -c cat");
+    check(&fixture, &[], 1, &["error[PB0423]: ", "is this program a plugin?"]);
+}
+
+#[test]
+fn a_program_that_ends_at_once_is_no_plugin() {
+    let fixture = Fixture::of("true");
+    check(
+        &fixture,
+        &[],
+        1,
+        &["error[PB0507]: true exited with status 0", "is this program a plugin?"],
+    );
+    let fixture = Fixture::of("sh -c 'echo no config >&2; exit 3'");
+    check(&fixture, &[], 1, &["error[PB0507]: sh exited with status 3", "| no config"]);
+}
+
+#[test]
+fn a_crash_during_the_call_shows_the_last_words() {
+    let parts = [
+        "error[PB0507]: crash exited with status 7",
+        "| no such table",
+        "nobody knows whether the tool ran",
+    ];
+    check(&Fixture::new("crash.py"), &[], 1, &parts);
+}
+
+#[test]
+fn a_call_that_is_never_answered_ends_with_its_budget() {
+    let parts = [
+        "error[PB0505]: never did not finish within 2s",
+        "| called",
+        "nobody knows whether the tool ran",
+    ];
+    check(&Fixture::new("never.py"), &["--timeout", "2s"], 6, &parts);
+}
+
+#[test]
+fn silence_has_a_budget_of_its_own() {
+    let parts = ["error[PB0505]: never was silent for 2s", "nobody knows whether the tool ran"];
+    check(&Fixture::new("never.py"), &["--idle", "2s"], 6, &parts);
+}
+
+#[test]
+fn a_tool_that_raises_shows_its_traceback() {
+    let parts = ["error[PB0508]: raises answered internal", "| KeyError: 'Ada'"];
+    check(&Fixture::new("raises.py"), &[], 1, &parts);
+}
+
+/// What was given cannot be taken back, and is not to be trusted either.
+#[test]
+fn a_second_answer_is_told_after_the_first() {
+    let fixture = Fixture::new("twice.py");
+    let ended = run(["call", "--plugin", &fixture.command, "greet", "who=Ada"]);
+    let parts = ["error[PB0422]: twice broke the protocol", "after its answer"];
+    ended.with(1, &parts).and_prints("hello, Ada\n");
+    fixture.is_gone();
+}
+
+#[test]
+fn an_activation_that_is_answered_twice_is_told() {
+    let fixture = Fixture::new("twice_at_once.py");
+    let ended = run(["call", "--plugin", &fixture.command, "greet", "who=Ada"]);
+    ended.with(1, &["error[PB0422]: twice-at-once broke the protocol"]).and_prints("");
+    fixture.is_gone();
+}
+
+#[test]
+fn a_program_that_cannot_be_started_is_named() {
+    let dir = tempfile::tempdir().unwrap();
+    let write = |name: &str, text: &str, mode: u32| {
+        let path = dir.path().join(name);
+        fs::write(&path, text).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
+        format!("'{}'", path.display())
+    };
+    let plain = Fixture::of(&write("plain.py", "print(1)\n", 0o644));
+    check(&plain, &[], 1, &["error[PB0121]", "plain.py` is not executable", "chmod +x"]);
+    let text = Fixture::of(&write("text", "just some text\n", 0o755));
+    check(&text, &[], 1, &["error[PB0510]: text could not be started", "#!/usr/bin/env python3"]);
+    let missing = Fixture::of(&format!("'{}'", dir.path().join("nothing-here").display()));
+    check(&missing, &[], 4, &["error[PB0120]", "nothing-here`"]);
+    let folder = Fixture::of(&format!("'{}'", dir.path().display()));
+    check(&folder, &[], 4, &["error[PB0120]", "this is a folder"]);
+    let unknown = Fixture::of("no-such-program-anywhere");
+    check(
+        &unknown,
+        &[],
+        4,
+        &["error[PB0120]: there is no program `no-such-program-anywhere` in PATH"],
+    );
+}
+
+#[test]
+fn a_command_line_that_wants_a_shell_is_told_that_there_is_none() {
+    let ended = run(["call", "--plugin", "echo hi | cat", "greet"]);
+    ended.with(2, &["there is no shell to see `|`", "sh -c"]).and_prints("");
+    run(["call", "--plugin", "echo 'hi", "greet"]).with(2, &["a quote is opened"]).and_prints("");
+    run(["call", "--plugin", " ", "greet"]).with(2, &["expected a program"]).and_prints("");
+}

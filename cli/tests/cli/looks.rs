@@ -1,0 +1,118 @@
+//! Looking around: tools, check, explain, schema, completions, man, and no command.
+
+use std::fs;
+
+use crate::stage::{Fixture, end, greeter, plugbay, run, run_in, start};
+
+#[test]
+fn tools_of_a_program_are_learnt_from_it() {
+    let fixture = Fixture::of(&greeter());
+    let ended = run(["tools", "--plugin", &fixture.command]).with(0, &[]);
+    ended.and_prints(
+        "TOOL   EFFECT  PLUGIN  DESCRIPTION
+add    read    greet   Adds two numbers.
+greet  read    greet   Greets somebody by name.
+",
+    );
+    fixture.is_gone();
+    let json = run(["tools", "--json", "--plugin", &greeter()]).with(0, &[]).json();
+    assert_eq!(json[1]["name"], "greet");
+    assert_eq!(json[1]["input_schema"]["properties"]["who"]["type"], "string");
+    let ended = run(["tools", "--long", "--plugin", &greeter()]).with(0, &[]);
+    assert!(ended.stdout.contains("    plugbay call greet who=TEXT\n"), "{ended:?}");
+}
+
+#[test]
+fn tools_of_a_program_that_is_no_plugin_are_an_error() {
+    let fixture = Fixture::new("banner.py");
+    run(["tools", "--plugin", &fixture.command]).with(1, &["PB0421"]).and_prints("");
+    let json = run(["tools", "--json", "--plugin", &fixture.command]).with(1, &["PB0421"]).json();
+    assert_eq!(json, serde_json::json!([]));
+    fixture.is_gone();
+}
+
+#[test]
+fn check_shows_every_problem_in_its_place() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("plugbay.toml");
+    fs::write(&path, "manifest = 1\n[plugins.a]\ncommand = [\"true\"]\nprefx = \"a\"\n[plugins.a.timeouts]\ncall = \"30\"\n").unwrap();
+    let parts = [
+        "error[PB0102]",
+        "error[PB0103]",
+        "plugbay.toml:4:1",
+        "did you mean `prefix`?",
+        "     Checked plugbay.toml: ",
+        "2 errors",
+    ];
+    run_in(dir.path(), ["check"]).with(1, &parts).and_prints("");
+    let json = run_in(dir.path(), ["check", "--json"]).with(1, &[]);
+    assert_eq!(json.stderr, "");
+    assert_eq!(json.json()["errors"], 2);
+    fs::write(
+        &path,
+        "manifest = 1\n[defaults.sandbox]\nlevel = \"none\"\n[plugins.a]\ncommand = [\"true\"]\n",
+    )
+    .unwrap();
+    let ended = run_in(dir.path(), ["check", "."]);
+    assert!(!ended.stderr.contains('\x1b'));
+    ended.with(0, &["     Checked .: 1 plugin, 0 tools, more tools from 1 plugin when started, no problems\n"]);
+    let mut command = plugbay(["check", "--color", "always"]);
+    command.current_dir(dir.path());
+    assert!(end(start(command)).stderr.contains("\x1b[1m\x1b[32m     Checked\x1b[0m"));
+}
+
+#[test]
+fn what_is_not_there_is_told_with_what_might_be_meant() {
+    let dir = tempfile::tempdir().unwrap();
+    for command in [&["check"][..], &["tools"], &["run"], &["call", "x"]] {
+        run_in(dir.path(), command)
+            .with(2, &["no plugbay.toml and no plugin.toml", "--config", "--plugin", "plugbay new"])
+            .and_prints("");
+    }
+    fs::write(dir.path().join("plugbay.toml"), "manifest = 1\n").unwrap();
+    run_in(dir.path(), ["check", "plugbay.tml"]).with(4, &["did you mean `plugbay.toml`?"]);
+    run_in(dir.path(), ["run"]).with(1, &["no plugin to run in plugbay.toml"]);
+    run_in(dir.path(), ["tools"]).with(1, &["there is no plugin in plugbay.toml"]);
+    run(["chek"]).with(2, &["similar", "'check'"]).and_prints("");
+    run(["explain", "PB9999"]).with(4, &["no code", "--list"]).and_prints("");
+}
+
+#[test]
+fn every_code_has_its_page() {
+    let list = run(["explain", "--list"]).with(0, &[]).stdout;
+    let json = run(["explain", "--list", "--json"]).with(0, &[]).json();
+    assert_eq!(list.lines().count(), json.as_array().unwrap().len());
+    let page = run(["explain", "421"]).with(0, &[]);
+    assert!(page.stdout.starts_with("# PB0421: "), "{page:?}");
+    let page = run(["explain", "pb0421", "--json"]).with(0, &[]).json();
+    assert_eq!(page["code"], "PB0421");
+}
+
+#[test]
+fn schemas_are_schemas() {
+    for file in ["plugin", "host"] {
+        let schema = run(["schema", file]).with(0, &[]).json();
+        assert_eq!(schema["$schema"], "https://json-schema.org/draft/2020-12/schema");
+    }
+}
+
+#[test]
+fn shells_and_manuals_know_every_command() {
+    for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
+        let script = run(["completions", shell]).with(0, &[]).stdout;
+        assert!(script.contains("explain"), "{shell}");
+    }
+    let page = run(["man"]).with(0, &[]).stdout;
+    assert!(page.contains(".TH plugbay 1") && page.contains("interrupted"), "{page}");
+    let dir = tempfile::tempdir().unwrap();
+    let man = dir.path().join("man1");
+    run(["man", "--dir", man.to_str().unwrap()]).with(0, &["Wrote 10 pages"]).and_prints("");
+    let call = fs::read_to_string(man.join("plugbay-call.1")).unwrap();
+    assert!(call.contains("key=@file"), "{call}");
+}
+
+#[test]
+fn no_command_says_where_to_begin() {
+    let ended = run::<&str>([]).with(0, &[]);
+    assert!(ended.stdout.contains("plugbay new") && ended.stdout.contains("plugbay --help"));
+}

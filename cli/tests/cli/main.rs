@@ -1,0 +1,9 @@
+//! The command as people meet it: real processes, real plugins, exit codes and words.
+
+mod broken;
+mod calls;
+mod help;
+mod looks;
+mod new;
+mod signals;
+mod stage;
