@@ -4,6 +4,7 @@ mod call;
 mod cause;
 mod check;
 mod completions;
+mod ear;
 mod explain;
 mod man;
 mod new;
@@ -11,9 +12,9 @@ mod run;
 mod schema;
 mod tools;
 
-use futures::future::join_all;
 use std::time::Duration;
 
+use futures::future::join_all;
 use plugbay_supervisor::{Caller, NotReady, PluginPlan, Supervisor};
 
 use crate::{

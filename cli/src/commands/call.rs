@@ -2,7 +2,9 @@
 
 use std::{convert::Infallible, time::Duration};
 
-use plugbay_supervisor::{Call, Caller, Event, Fact, Output, Progress, Supervisor, ToolInfo};
+use plugbay_supervisor::{
+    Call, Caller, Output, Progress, Supervisor, ToolInfo, manifest::Severity,
+};
 use serde_json::Value;
 use tokio::{
     sync::watch,
@@ -12,17 +14,19 @@ use tokio::{
 use super::{
     cannot_listen,
     cause::{bad_arguments, failed, interrupted, never_ready, no_tool},
-    discover, put_away, tools_of, undiscovered,
+    discover,
+    ear::Ear,
+    put_away, undiscovered,
 };
 use crate::{
     args::{self, Form},
     asked::Asked,
     exit::Exit,
-    follow::{Follow, News},
-    render::{Screen, Volume, facts},
+    follow::Follow,
+    render::{Screen, Volume},
     signals::Signals,
     source::Found,
-    trouble::{Outcome, Trouble, afterwards},
+    trouble::{Outcome, Trouble},
     values,
 };
 
@@ -43,33 +47,34 @@ pub(super) async fn call(args: &args::Call, screen: &Screen) -> Outcome {
         return Err(Trouble::silent(Exit::Bad));
     }
     let unknown = undiscovered(&loaded.plan.plugins);
+    let faulty = loaded.report.problems.iter().filter(|it| it.severity == Severity::Error);
+    let withheld = faulty.filter_map(|it| Some((it.tool.clone()?, it.to_string()))).collect();
     let supervisor = Supervisor::builder().loaded(loaded).start()?;
     let mut follow = Follow::new(&supervisor);
     let (told, progress) = watch::channel(None);
 
+    let mut ear = Ear { supervisor: &supervisor, screen, ended: None, withheld };
     let work = answer(&supervisor, &unknown, args, asked, told);
     let outcome = tokio::select! {
         outcome = work => outcome,
-        never = follow.all(|news| show(news, &supervisor, screen)) => match never {},
+        never = follow.all(|news| ear.hear(news)) => match never {},
         never = watch_progress(progress, screen) => match never {},
         () = signals.next() => Err(interrupted()),
     };
-    let Ok(()) = follow.rest(|news| show(news, &supervisor, screen));
+    let Ok(()) = follow.rest(|news| ear.hear(news));
 
     let is_answered = outcome.is_ok();
+    let outcome = outcome.map_err(|trouble| match ear.why_withheld(&args.tool) {
+        Some(why) if trouble.exit == Exit::NotFound => trouble.note(why),
+        _ => trouble,
+    });
     let exit = give(outcome, args.output, screen);
+    // A death from here on is one after the answer.
+    ear.ended = None;
     let drain = if is_answered { SHUTDOWN_DRAIN } else { INTERRUPT_GRACE };
     put_away(&supervisor, drain, &mut signals, screen).await;
-    let mut after = None;
-    let Ok(()) = follow.rest(|news| {
-        if let News::Event(Event { fact: Fact::Exited { plugin, reason, .. }, .. }) = &news
-            && reason.code().is_some()
-        {
-            after = Some(afterwards(plugin, reason));
-        }
-        show(news, &supervisor, screen)
-    });
-    match after {
+    let Ok(()) = follow.rest(|news| ear.hear(news));
+    match ear.ended {
         Some(trouble) if is_answered => Err(trouble),
         _ => exit,
     }
@@ -122,19 +127,6 @@ async fn learn(
         Some(tool) => Ok(tool),
         None => Err(no_tool(supervisor, &args.tool, down)),
     }
-}
-
-fn show(news: News, supervisor: &Supervisor, screen: &Screen) -> Result<(), Infallible> {
-    match news {
-        News::Line(line) if screen.volume == Volume::Loud => screen.line(&line),
-        News::Event(event) if screen.volume == Volume::Loud => {
-            if let Some((_, status)) = facts::line(&event.fact, |it| tools_of(supervisor, it)) {
-                screen.status(&status);
-            }
-        }
-        _ => {}
-    }
-    Ok(())
 }
 
 async fn watch_progress(

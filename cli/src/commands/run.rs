@@ -65,6 +65,7 @@ pub(super) async fn run(args: &Run, screen: &Screen) -> Outcome {
     }
     // A stdout that is gone by now is no trouble.
     follow.rest(&mut show).ok();
+    screen.status(&Status::new(GOOD, "Stopped", "every plugin has ended"));
     Ok(Exit::Fine)
 }
 
@@ -77,7 +78,9 @@ fn greet(supervisor: &Supervisor, from: &str, at_boot: &[String], screen: &Scree
     let tools = if tools == 0 { String::new() } else { format!(", {}", count(tools, "tool")) };
     let text = format!("{}{tools} from {from}; Ctrl-C ends", count(plugins.len(), "plugin"));
     screen.status(&Status::new(GOOD, "Running", text));
+    let mut sleeps = false;
     for PluginStatus { name, state, reason, degraded, .. } in plugins {
+        sleeps |= state == State::Dormant && !at_boot.contains(&name);
         let verb = match state {
             // Of the others, the next lines tell.
             State::Dormant if !at_boot.contains(&name) => "Dormant",
@@ -92,6 +95,9 @@ fn greet(supervisor: &Supervisor, from: &str, at_boot: &[String], screen: &Scree
                 screen.status(&Status::new(render::WARN, "Unenforced", format!("{name}: {text}")));
             }
         }
+    }
+    if sleeps {
+        screen.status(&Status::new(PLAIN, "Help", "--start starts all of them now"));
     }
 }
 

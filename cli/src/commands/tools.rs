@@ -2,7 +2,7 @@
 
 use std::{convert::Infallible, time::Duration};
 
-use plugbay_supervisor::{Caller, Supervisor};
+use plugbay_supervisor::{Caller, Event, Fact, Supervisor};
 use serde_json::json;
 
 use super::{cannot_listen, discover, put_away, undiscovered};
@@ -10,7 +10,7 @@ use crate::{
     args::Tools,
     exit::Exit,
     follow::{Follow, News},
-    render::{Screen, Volume, tools},
+    render::{Screen, Volume, facts, tools},
     signals::Signals,
     source::Found,
     trouble::{Outcome, Trouble},
@@ -31,16 +31,24 @@ pub(super) async fn tools(args: &Tools, screen: &Screen) -> Outcome {
     let supervisor = Supervisor::builder().loaded(loaded).start()?;
     let mut follow = Follow::new(&supervisor);
     let show = |news| {
-        if let (News::Line(line), Volume::Loud) = (news, screen.volume) {
-            screen.line(&line);
+        match news {
+            News::Line(line) if screen.volume == Volume::Loud => screen.line(&line),
+            // Why something is not in the list.
+            News::Event(Event { fact: fact @ Fact::Withheld { .. }, .. }) => {
+                if let Some((_, status)) = facts::line(&fact, |_| Vec::new()) {
+                    screen.status(&status);
+                }
+            }
+            _ => {}
         }
         Ok::<(), Infallible>(())
     };
     let down = tokio::select! {
         down = discover(&supervisor, &unknown) => down,
-        never = follow.all(show) => match never {},
+        never = follow.all(&show) => match never {},
         () = signals.next() => return Ok(Exit::Interrupted),
     };
+    let Ok(()) = follow.rest(show);
     for error in down {
         screen.trouble(&error.into());
         exit = Exit::Bad;

@@ -96,6 +96,8 @@ fn became(
         State::Draining => (Volume::Loud, PLAIN, "Draining"),
         State::Stopping => (Volume::Loud, PLAIN, "Stopping"),
         State::Quarantined => (Volume::Normal, BAD, "Quarantined"),
+        // Whoever ends everything is told of the end of everything.
+        State::Stopped if *reason == Reason::Shutdown => (Volume::Loud, PLAIN, "Stopped"),
         State::Stopped => (Volume::Normal, PLAIN, "Stopped"),
         State::Disabled => (Volume::Normal, PLAIN, "Disabled"),
         State::Invalid => (Volume::Normal, BAD, "Invalid"),

@@ -32,6 +32,17 @@ fn tools_of_a_program_that_is_no_plugin_are_an_error() {
 }
 
 #[test]
+fn a_tool_that_is_withheld_is_told_with_the_reason() {
+    let fixture = Fixture::new("bad_schema.py");
+    let why = "tool greet of bad-schema: ";
+    let ended = run(["tools", "--plugin", &fixture.command]).with(0, &["    Withheld ", why]);
+    assert!(ended.stdout.contains("add ") && !ended.stdout.contains("greet "), "{ended:?}");
+    let ended = run(["call", "--plugin", &fixture.command, "greet", "who=Ada"]);
+    ended.with(4, &["error[PB0403]", "greet of plugin bad-schema is withheld: "]).and_prints("");
+    fixture.is_gone();
+}
+
+#[test]
 fn check_shows_every_problem_in_its_place() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("plugbay.toml");

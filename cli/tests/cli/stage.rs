@@ -11,7 +11,7 @@ use std::{
         mpsc,
     },
     thread,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use nix::{
@@ -147,15 +147,26 @@ impl Fixture {
         Self { command: format!("{command} {mark}"), mark }
     }
 
-    /// Checks that no process of it is left.
+    /// Checks that no process of it is left. One that was just killed is given the
+    /// moment that the kernel takes; one that was not would stay for an hour.
     #[track_caller]
     pub(crate) fn is_gone(&self) {
-        let left = fs::read_dir("/proc").unwrap().flatten().filter(|entry| {
-            // A process may end while we look.
-            let line = fs::read(entry.path().join("cmdline")).unwrap_or_default();
-            String::from_utf8_lossy(&line).contains(&self.mark)
-        });
-        let left: Vec<PathBuf> = left.map(|it| it.path()).collect();
+        let began = Instant::now();
+        let mut left = self.left();
+        while !left.is_empty() && began.elapsed() < HANG {
+            thread::sleep(Duration::from_millis(10));
+            left = self.left();
+        }
         assert!(left.is_empty(), "{:?} is left as {left:?}", self.command);
+    }
+
+    fn left(&self) -> Vec<PathBuf> {
+        let all = fs::read_dir("/proc").unwrap().flatten().map(|it| it.path());
+        all.filter(|path| {
+            // A process may end while we look.
+            let line = fs::read(path.join("cmdline")).unwrap_or_default();
+            String::from_utf8_lossy(&line).contains(&self.mark)
+        })
+        .collect()
     }
 }
