@@ -39,7 +39,7 @@ pub enum Violation {
     #[error("the gap before the body is not zero")]
     Gap,
     /// The head breaks the rules for heads.
-    #[error("the head of a {kind} is malformed: {why}")]
+    #[error("the head of {kind} is malformed: {why}")]
     Head {
         /// The frame's name.
         kind: &'static str,
@@ -47,7 +47,7 @@ pub enum Violation {
         why: Malformed,
     },
     /// A frame that has no id carries one, or the reverse.
-    #[error("a {kind} with id {id}")]
+    #[error("{kind} with id {id}")]
     FrameId {
         /// The frame's name.
         kind: &'static str,
@@ -65,7 +65,7 @@ pub enum Violation {
         why: &'static str,
     },
     /// A frame that is not allowed now.
-    #[error("a {kind} is not allowed here: {why}")]
+    #[error("{kind} is not allowed here: {why}")]
     State {
         /// The frame's name.
         kind: &'static str,

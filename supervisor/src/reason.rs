@@ -283,6 +283,9 @@ impl fmt::Display for Reason {
                 )
             }
             Self::Violation { violation } => write!(f, "broke the protocol: {violation}"),
+            Self::ClosedWith { code: Close::Ok, .. } => {
+                write!(f, "said CLOSE ok on its own, which is for its host to say")
+            }
             Self::ClosedWith { code, .. } => {
                 write!(f, "ended the conversation with CLOSE {}", code.as_str())
             }
