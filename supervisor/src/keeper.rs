@@ -21,7 +21,7 @@ use serde::{Serialize, de::DeserializeOwned};
 use tokio::{
     sync::{broadcast, mpsc, oneshot},
     task::JoinHandle,
-    time::{Instant, sleep_until},
+    time::{Instant, sleep_until, timeout},
 };
 
 use crate::{
@@ -68,7 +68,10 @@ const TOOLS_MAX: usize = 1024;
 struct Run {
     link: Link,
     news: mpsc::UnboundedReceiver<News>,
-    tasks: [JoinHandle<()>; 2],
+    #[expect(dead_code, reason = "it is held, and ends with the run")]
+    io: Task,
+    /// Reads stderr. Away on the ladder with the process, whose last words it takes.
+    stderr: Option<Task>,
     /// Away on the ladder while that is being climbed.
     process: Option<Process>,
     pid: u32,
@@ -91,9 +94,12 @@ struct Run {
     over: Option<Over>,
 }
 
-impl Drop for Run {
+/// A task that ends when nobody holds it any more.
+struct Task(JoinHandle<()>);
+
+impl Drop for Task {
     fn drop(&mut self) {
-        self.tasks.iter().for_each(JoinHandle::abort);
+        self.0.abort();
     }
 }
 
@@ -503,11 +509,13 @@ impl Keeper {
             facts: self.facts.clone(),
             lines: self.lines.clone(),
         };
-        let tasks = [tokio::spawn(io), tokio::spawn(drain.run(launched.stderr))];
+        let io = Task(tokio::spawn(io));
+        let stderr = Some(Task(tokio::spawn(drain.run(launched.stderr))));
         self.run = Some(Run {
             link,
             news,
-            tasks,
+            io,
+            stderr,
             process: Some(launched.process),
             pid,
             started: Instant::now(),
@@ -736,11 +744,15 @@ impl Keeper {
         let link = run.link.clone();
         link.refuse();
         let Some(mut process) = run.process.take() else { return };
+        let stderr = run.stderr.take();
         if let Some(exit) = run.exit {
             // It is gone already; only the clearing is left.
             link.abandon();
             let climbed = Climbed { exit: Some(exit), rung: None };
-            self.step = Some(Box::pin(async move { Done::Climbed(Box::new((climbed, process))) }));
+            self.step = Some(Box::pin(async move {
+                last_words(stderr).await;
+                Done::Climbed(Box::new((climbed, process)))
+            }));
             return;
         }
         // Who broke the rules, or has left the conversation, gets no long grace.
@@ -752,6 +764,7 @@ impl Keeper {
         let leaving = if ended { LINGER } else { Duration::ZERO };
         self.step = Some(Box::pin(async move {
             let climbed = climb(&mut process, &link, leaving, &rungs).await;
+            last_words(stderr).await;
             Done::Climbed(Box::new((climbed, process)))
         }));
     }
@@ -813,6 +826,15 @@ impl Keeper {
             // The conversation is over, and the news of it is on its way.
             Err(_) => Box::pin(pending()),
         });
+    }
+}
+
+/// Waits until all that a dead process has written to stderr is read, or until it is
+/// clear that somebody else holds its end of the pipe.
+async fn last_words(stderr: Option<Task>) {
+    if let Some(mut task) = stderr {
+        // Late, or ended: it is over either way.
+        timeout(LINGER, &mut task.0).await.ok();
     }
 }
 
