@@ -118,8 +118,8 @@ fn a_call_nobody_ends_after_its_cancel_costs_the_plugin_its_process_and_not_the_
         let call = Call::new("stubborn", json!({ "ms": 3_600_000 })).deadline(ms(100));
         let answer = stage.send(&Caller::trusted("test"), call).await;
         assert_eq!(brief(&answer), LATE);
-        let (reason, _) = stage.exit("p").await;
-        assert_eq!(reason.kind(), "call_stuck");
+        let (reason, rung) = stage.exit("p").await;
+        assert_eq!((reason.kind(), rung), ("call_stuck", Some("eof")), "without the long grace");
         stage.until("p", State::Active).await;
         stage.call("echo", json!({})).await.expect("the next process serves");
         assert_eq!(stage.starts("p"), 2);

@@ -124,6 +124,25 @@ fn what_a_dead_plugin_said_last_is_kept_for_the_operator_and_from_the_model() {
     });
 }
 
+/// What is written right before the end is in the pipe when the process is gone.
+#[test]
+fn the_end_of_a_long_farewell_is_heard() {
+    alone(async |world| {
+        let mut plan = world.plugin("p", "good");
+        plan.restart.when = plugbay_supervisor::plan::RestartWhen::Never;
+        plan.restart.budget = 100;
+        let stage = world.supervise([plan]);
+        for n in 0..20 {
+            stage.up("p").await;
+            let farewell = format!("{} farewell {n}", "x".repeat(50_000));
+            let answer = stage.call("exit", json!({ "say": farewell })).await;
+            let Err(CallError::Lost { last_words, .. }) = answer else { panic!("{answer:?}") };
+            assert!(last_words.0.ends_with(&format!("farewell {n}\n")), "it came to nobody");
+        }
+        stage.end().await;
+    });
+}
+
 #[test]
 fn a_plugin_killed_in_a_long_call_fails_all_its_calls_at_once() {
     alone(async |world| {

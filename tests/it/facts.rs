@@ -208,7 +208,7 @@ fn log_lines_and_stderr_above_their_rate_are_counted_and_not_passed_on() {
     alone(async |world| {
         let stage = world.supervise([
             world.plugin("chatty", "flood-stdout n=200000 every_us=100"),
-            world.plugin("loud", "flood-stderr bytes=20000000"),
+            world.plugin("loud", "flood-stderr bytes=20000000 life=300"),
         ]);
         stage.up("chatty").await;
         stage.up("loud").await;
