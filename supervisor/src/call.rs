@@ -129,7 +129,6 @@ impl Output {
     pub(crate) fn decode(body: &[u8]) -> Result<Self, String> {
         #[derive(Deserialize)]
         struct Wire {
-            #[serde(default)]
             content: Vec<Block>,
             #[serde(default)]
             data: Option<Json>,
@@ -278,16 +277,18 @@ mod tests {
 
     #[test]
     fn binary_data_becomes_base64() {
-        let body = b"\x81\xa4data\x82\xa1a\xc4\x02hi\xa1b\xcb\x7f\xf8\0\0\0\0\0\0";
+        let body = b"\x82\xa7content\x90\xa4data\x82\xa1a\xc4\x02hi\xa1b\xcb\x7f\xf8\0\0\0\0\0\0";
         let output = Output::decode(body).unwrap();
         assert_eq!(output.data, Some(serde_json::json!({ "a": "aGk=", "b": null })));
     }
 
     #[test]
     fn nothing_may_follow_a_result() {
-        assert_eq!(Output::decode(b"\x80\xc0").unwrap_err(), "bytes follow the value");
-        assert_eq!(Output::decode(b"\x80\xc1").unwrap_err(), "bytes follow the value");
-        assert_eq!(Output::decode(b"\x80"), Ok(Output::default()));
+        let follows = |byte| [&b"\x81\xa7content\x90"[..], &[byte]].concat();
+        assert_eq!(Output::decode(&follows(0xc0)).unwrap_err(), "bytes follow the value");
+        assert_eq!(Output::decode(&follows(0xc1)).unwrap_err(), "bytes follow the value");
+        assert_eq!(Output::decode(b"\x81\xa7content\x90"), Ok(Output::default()));
+        assert!(Output::decode(b"\x80").is_err(), "content is what a result is made of");
     }
 
     #[test]

@@ -157,6 +157,8 @@ pub(crate) struct Keeper {
     reason: Arc<Reason>,
     /// When a backoff ends.
     until: Option<Instant>,
+    /// How long the next one lasts.
+    backoff: Duration,
     /// Not before this is idleness looked at again.
     idle_from: Option<Instant>,
     drain_budget: Duration,
@@ -196,6 +198,7 @@ impl Keeper {
             ended: (0, Arc::clone(&reason)),
             reason,
             until: None,
+            backoff: Duration::ZERO,
             idle_from: None,
             drain_until: None,
             waiting: Vec::new(),
@@ -721,7 +724,7 @@ impl Keeper {
             (None, _) => Then::Quarantined,
             (Some(_), RestartWhen::Never) => Then::Dormant,
             (Some(wait), _) => {
-                self.until = Some(Instant::now() + wait);
+                self.backoff = wait;
                 Then::Backoff
             }
         }
@@ -802,9 +805,10 @@ impl Keeper {
 
     /// From `Stopping` to wherever the table says.
     fn land(&mut self) {
-        if let (Life::Stopping(Then::Backoff), Some(until)) = (self.life, self.until) {
-            let delay = until.saturating_duration_since(Instant::now());
-            let deaths = self.breaker.deaths();
+        if self.life == Life::Stopping(Then::Backoff) {
+            // From here on: the ladder takes time of its own.
+            self.until = Some(Instant::now() + self.backoff);
+            let (delay, deaths) = (self.backoff, self.breaker.deaths());
             self.facts.say(Fact::Waiting { plugin: self.name(), delay, deaths });
         }
         let reason = (*self.reason).clone();
@@ -995,18 +999,22 @@ fn explain(run: &Run, climbed: &Climbed, asked: &Reason) -> Reason {
     }
     // Only an end of the stream leaves open why; everything else was decided by us
     // or said by the plugin.
+    let halved =
+        matches!(run.verdict, Some(Reason::Violation { violation: Violation::Truncated { .. } }));
     let open = match (&run.verdict, &run.over) {
         (None, None) => return asked.clone(),
         (None, Some(Over::Eof)) | (Some(Reason::StdoutEnded), _) => true,
-        (Some(Reason::Violation { violation: Violation::Truncated { .. } }), _) => true,
-        _ => false,
+        _ => halved,
     };
     match (climbed.exit, climbed.rung) {
         // Up to this rung we have sent no signal.
         (Some(Exit::Signal { signal, core }), None | Some("eof")) if open => {
             Reason::Signalled { signal, core }
         }
-        (Some(Exit::Code(code)), None) if open => Reason::Exited { code, active },
+        // Half a frame says more than a clean exit does.
+        (Some(Exit::Code(code)), None) if open && !(halved && code == 0) => {
+            Reason::Exited { code, active }
+        }
         (Some(Exit::Lost), None) if open => Reason::StatusLost,
         _ => match &run.verdict {
             None => asked.clone(),

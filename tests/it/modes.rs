@@ -221,8 +221,7 @@ const ROWS: &[Row] = &[
     ("bad-result which=content", real, "up: bad result, run, never again; stopped close"),
     ("bad-result which=block", real, "up: bad result, run, never again; stopped close"),
     ("bad-result which=huge", real, "up: bad result, run, never again; stopped close"),
-    // A string that is not UTF-8 is taken for bytes, which is lenient.
-    ("bad-result which=utf8", real, "up: ok; stopped close"),
+    ("bad-result which=utf8", real, "up: bad result, run, never again; stopped close"),
     ("bad-end which=code", real, "up: failed unknown -, run, never again; stopped close"),
     ("bad-end which=err", real, "up: lost violation, may have run, again if idempotent; violation -|eof"),
     ("bad-end which=retry", real, "up: lost violation, may have run, again if idempotent; violation -|eof"),

@@ -11,9 +11,9 @@ use std::{
 use nix::{
     sys::{
         resource::{Resource, setrlimit},
-        signal::{SigSet, Signal, kill},
+        signal::{SigSet, Signal, kill, raise},
     },
-    unistd::{Pid, alarm, getppid, setsid},
+    unistd::{alarm, getppid, setsid},
 };
 
 use crate::{args::Args, plugin::Plugin};
@@ -107,7 +107,9 @@ pub(crate) fn die_of(name: &str) -> ! {
     // the first one pass and only then restores the default.
     for _ in 0..3 {
         let unblocked = only.thread_unblock();
-        let sent = unblocked.and_then(|()| kill(Pid::this(), signal));
+        // To this thread: one that is sent to the process may wait for another thread,
+        // and two that wait are one.
+        let sent = unblocked.and_then(|()| raise(signal));
         if let Err(error) = sent {
             eprintln!("plugbay-hostile: cannot send {full}: {error}");
         }
