@@ -105,7 +105,10 @@ fn the_queue_is_fair() {
             call.await.expect("it ends");
         }
         let order = order.lock().expect("nobody panics").clone();
-        assert!(order.is_sorted(), "{order:?}");
+        // Neighbours may swap: entering and queueing are two steps, and so are being
+        // answered and saying so. Nobody is overtaken by more than that.
+        let fair = order.iter().enumerate().all(|(at, n)| usize::abs_diff(at, *n) <= 1);
+        assert!(fair, "{order:?}");
         stage.end().await;
     });
 }
