@@ -83,6 +83,11 @@ pub(super) fn new(args: &New, screen: &Screen) -> Outcome {
     for step in build {
         screen.status(&Status::new(PLAIN, "Next", step));
     }
+    if args.lang == Lang::Rust && args.sdk_path.is_none() {
+        let note =
+            "the SDK comes from crates.io; until it is published, name its folder with --sdk-path";
+        screen.status(&Status::new(PLAIN, "Note", note.to_owned()));
+    }
     Ok(Exit::Fine)
 }
 
