@@ -136,8 +136,12 @@ fn the_end_of_a_long_farewell_is_heard() {
             stage.up("p").await;
             let farewell = format!("{} farewell {n}", "x".repeat(50_000));
             let answer = stage.call("exit", json!({ "say": farewell })).await;
-            let Err(CallError::Lost { last_words, .. }) = answer else { panic!("{answer:?}") };
-            assert!(last_words.0.ends_with(&format!("farewell {n}\n")), "it came to nobody");
+            let Err(CallError::Lost { last_words, reason, .. }) = answer else {
+                panic!("{answer:?}")
+            };
+            let heard = last_words.0.len();
+            let whole = last_words.0.ends_with(&format!("farewell {n}\n"));
+            assert!(whole, "{heard} bytes and no farewell {n}: it {reason}");
         }
         stage.end().await;
     });
