@@ -134,7 +134,7 @@ fn the_end_of_a_long_farewell_is_heard() {
         let stage = world.supervise([plan]);
         for n in 0..20 {
             stage.up("p").await;
-            let farewell = format!("{} farewell {n}", "x".repeat(50_000));
+            let farewell = format!("{} farewell {n}", "x".repeat(300_000));
             let answer = stage.call("exit", json!({ "say": farewell })).await;
             let Err(CallError::Lost { last_words, reason, .. }) = answer else {
                 panic!("{answer:?}")
