@@ -97,6 +97,12 @@ impl Entry {
         }
     }
 
+    /// Whose it is, for a sentence.
+    fn whose(&self) -> String {
+        let plugin = |cell: &Arc<Cell>| format!("plugin {:?}", &*cell.name);
+        self.owner().map_or_else(|| "a local tool".to_owned(), plugin)
+    }
+
     fn approval(&self) -> Approval {
         match &self.source {
             Source::Plugin(cell) => cell.plan.approve.rule(self.tool.effect),
@@ -261,10 +267,7 @@ impl Registry {
         let entry = self.entry(Arc::clone(&name), tool, Source::Local(local)).map_err(refused)?;
         self.change(|table| {
             if let Some(other) = table.get(&name) {
-                let whose = other
-                    .owner()
-                    .map_or("a local tool".to_owned(), |cell| format!("plugin {:?}", &*cell.name));
-                return Err(refused(format!("{whose} has that name")));
+                return Err(refused(format!("{} has that name", other.whose())));
             }
             table.wanted.entry(Arc::clone(&name)).or_default().push(Arc::new(entry));
             Ok(())
@@ -301,10 +304,8 @@ impl Registry {
             for entry in entries {
                 let claims = table.wanted.entry(Arc::clone(&entry.name)).or_default();
                 if let Some(other) = claims.first() {
-                    let whose = other.owner().map_or("a local tool".to_owned(), |cell| {
-                        format!("plugin {:?}", &*cell.name)
-                    });
-                    self.withhold(&entry.name, cell, format!("{whose} wants the same name"));
+                    let why = format!("{} wants the same name", other.whose());
+                    self.withhold(&entry.name, cell, why);
                 }
                 claims.push(entry);
             }
