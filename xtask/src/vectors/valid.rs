@@ -411,19 +411,19 @@ fn call() -> Vec<Valid> {
             "call-unknown-keys",
             Plugin,
             Active,
-            "keys of later levels and GREASE are ignored, whatever their values",
+            "fields that do not matter here and GREASE are ignored",
             &frame(
                 0x10,
                 3,
                 "86 a6'method' a9'tool.call' a2'in' c2 a6'scopes' 90 a5'trace' 81 a2'tp' a1'x' \
-                 a6'grease' fb a3'key' cbbff8000000000000",
+                 a6'grease' fb a9'grease_no' cbbff8000000000000",
             )
             .body(GREET),
             says(
                 "CALL",
                 3,
                 json!({"method": "tool.call", "in": false, "scopes": [], "trace": {"tp": "x"},
-                       "grease": -5, "key": -1.5}),
+                       "grease": -5, "grease_no": -1.5}),
             )
             .body(greet),
         ),
