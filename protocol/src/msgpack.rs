@@ -431,10 +431,11 @@ pub fn check_body(body: &[u8]) -> Result<(), Malformed> {
 /// whatever decodes a value afterwards may recurse.
 ///
 /// A callee whose arguments may hold anything, bytes included, takes them out this
-/// way and decodes them straight into its own type.
+/// way and decodes them straight into its own type. Of a key that stands twice, the
+/// last counts. \[R-HD-20\]
 ///
 /// # Errors
-/// What is wrong with the body; also if it is not a map, or holds one of `keys` twice.
+/// What is wrong with the body; also if it is not a map.
 pub fn body_fields<'a, const N: usize>(
     body: &'a [u8],
     keys: [&str; N],
@@ -451,28 +452,18 @@ pub fn body_fields<'a, const N: usize>(
         let rest = reader.0;
         reader.skip_within(BODY_DEPTH - 1)?;
         let Some(at) = keys.iter().position(|key| key.as_bytes() == name) else { continue };
-        if found[at].replace(&rest[..rest.len() - reader.0.len()]).is_some() {
-            return Err(Malformed::DuplicateKey);
-        }
+        found[at] = Some(&rest[..rest.len() - reader.0.len()]);
     }
     if reader.0.is_empty() { Ok(found) } else { Err(Malformed::Trailing) }
 }
 
 /// The string under `key` in a body that is a map, without decoding the rest.
 pub(crate) fn body_str<'a>(body: &'a [u8], key: &str) -> Option<&'a str> {
-    check_body(body).ok()?;
-    let mut reader = Reader(body);
-    let Token::Map(count) = reader.token().ok()? else { return None };
-    for _ in 0..count {
-        let Token::Str(name) = reader.token().ok()? else { return None };
-        let mut value = reader;
-        reader.skip().ok()?;
-        if name == key.as_bytes() {
-            let Token::Str(text) = value.token().ok()? else { return None };
-            return utf8(text).ok();
-        }
+    let [value] = body_fields(body, [key]).ok()?;
+    match Reader(value?).token() {
+        Ok(Token::Str(text)) => utf8(text).ok(),
+        _ => None,
     }
-    None
 }
 
 /// Writes the values that heads are made of, in their shortest form.
@@ -580,7 +571,7 @@ mod tests {
         assert_eq!(fields(b"\x80"), Ok([None, None]));
         assert_eq!(fields(b""), Ok([None, None]));
         assert_eq!(fields(b"\x90"), Err(Malformed::BodyNotAMap));
-        assert_eq!(fields(b"\x82\xa4name\x01\xa4name\x02"), Err(Malformed::DuplicateKey));
+        assert_eq!(fields(b"\x82\xa4name\x01\xa4name\x02"), Ok([Some(&b"\x02"[..]), None]));
         assert_eq!(fields(b"\x81\xa4name\xd4\x01\x00"), Err(Malformed::Extension));
         assert_eq!(fields(b"\x81\xa4name"), Err(Malformed::Short));
         assert_eq!(fields(b"\x80\x80"), Err(Malformed::Trailing));
