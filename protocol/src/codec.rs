@@ -24,7 +24,7 @@ use bytes::{Buf, BufMut, Bytes, BytesMut};
 
 use crate::{
     error::{Close, Fault, Violation},
-    frame::{CallId, CancelReason, Frame, Kind, Note},
+    frame::{CallId, CancelReason, Frame, Kind, Note, USUAL_METHOD, method},
     hello::{Features, Identity, Limits, VERSION},
     msgpack::Writer,
 };
@@ -45,6 +45,9 @@ const READ_USUAL: usize = 64 << 10;
 /// Bodies up to this size are copied out of the read buffer, so that a small
 /// value kept by somebody does not keep 64 KiB alive.
 const COPY_IN_MAX: usize = 2 << 10;
+/// Frames that arrived together are copied together, up to this many bytes: one
+/// allocation for a crowd of small bodies, and still a bound on what one of them keeps.
+const COPY_TOGETHER_MAX: usize = 4 << 10;
 /// Bodies up to this size are copied into the write buffer, so that many small
 /// frames leave in one piece.
 const COPY_OUT_MAX: usize = 16 << 10;
@@ -81,6 +84,8 @@ pub struct Raw {
 #[derive(Debug, Default)]
 pub struct Decoder {
     bytes: BytesMut,
+    /// A copy of the first of them, from which small bodies are cut; empty between reads.
+    copied: Bytes,
     /// The limit we announced, once HELLO is through.
     frame_max: Option<u32>,
     /// The largest frame that has arrived whole.
@@ -100,6 +105,7 @@ impl Decoder {
     /// exception: a frame no larger than one that has already arrived whole gets
     /// its room at once, so that large frames are copied while growing only once.
     pub fn buffer(&mut self) -> &mut BytesMut {
+        self.copied = Bytes::new();
         let have = self.bytes.len();
         let due = Header::peek(&self.bytes).map_or(0, |it| layout(it.head_len, it.body_len).0);
         if (have as u64) < due && due <= self.largest {
@@ -112,6 +118,7 @@ impl Decoder {
     }
 
     pub(crate) fn put_buffer(&mut self, buffer: BytesMut) {
+        self.copied = Bytes::new();
         self.bytes = buffer;
     }
 
@@ -149,15 +156,20 @@ impl Decoder {
             return Err(violation.clone());
         }
         let next = match self.cut() {
-            Ok(None) => return Ok(None),
+            Ok(None) => {
+                // Nothing whole is left, so the copy has served.
+                self.copied = Bytes::new();
+                return Ok(None);
+            }
             Err(violation) => Err(violation),
             Ok(Some(Cut { kind, id, end_of_head, body_at, end })) => {
                 if end - body_at <= COPY_IN_MAX {
-                    let body = Bytes::copy_from_slice(&self.bytes[body_at..end]);
+                    let body = self.copy_body(body_at, end);
                     let next = read(kind, id, &self.bytes[HEADER_LEN..end_of_head], body);
-                    self.bytes.advance(end);
+                    self.skip(end);
                     next
                 } else {
+                    self.copied = Bytes::new();
                     let mut frame = self.bytes.split_to(end);
                     let body = frame.split_off(body_at).freeze();
                     read(kind, id, &frame[HEADER_LEN..end_of_head], body)
@@ -171,6 +183,28 @@ impl Decoder {
                 Err(violation)
             }
         }
+    }
+
+    /// A small body at the front of the buffer, as one that keeps little else alive.
+    fn copy_body(&mut self, body_at: usize, end: usize) -> Bytes {
+        if body_at == end {
+            return Bytes::new();
+        }
+        if self.copied.len() < end {
+            let together = self.bytes.len().min(COPY_TOGETHER_MAX);
+            if together < 2 * end {
+                // It came alone, or nearly so.
+                return Bytes::copy_from_slice(&self.bytes[body_at..end]);
+            }
+            self.copied = Bytes::copy_from_slice(&self.bytes[..together]);
+        }
+        self.copied.slice(body_at..end)
+    }
+
+    /// Forgets the first `n` bytes of the buffer.
+    fn skip(&mut self, n: usize) {
+        self.bytes.advance(n);
+        self.copied.advance(n.min(self.copied.len()));
     }
 
     /// What to say about a stream that ended here.
@@ -232,7 +266,7 @@ impl Decoder {
             }
             let end = body_at + body_len;
             let Some(kind) = known else {
-                self.bytes.advance(end);
+                self.skip(end);
                 continue;
             };
             return Ok(Some(Cut { kind, id, end_of_head, body_at, end }));
@@ -486,7 +520,11 @@ pub(crate) mod heads {
         idle: Option<u64>,
     ) {
         head.map(1 + usize::from(deadline.is_some()) + usize::from(idle.is_some()));
-        head.pair_str("method", method);
+        match method {
+            // The same in one piece, for nearly every call.
+            method::TOOL_CALL => head.raw(USUAL_METHOD),
+            method => head.pair_str("method", method),
+        }
         if let Some(ms) = deadline {
             head.pair_integer("deadline", ms);
         }

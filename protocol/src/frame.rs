@@ -10,7 +10,7 @@ use bytes::Bytes;
 use crate::{
     error::{Close, Fault, Violation},
     hello::{Features, Identity, Limits},
-    msgpack::{Fields, INTEGER_MAX, Malformed, Value},
+    msgpack::{Fields, INTEGER_MAX, Malformed, Value, leading_integer},
 };
 
 /// The type byte of a frame.
@@ -371,6 +371,12 @@ impl Frame {
             // How nearly every call ends.
             return Ok(Self::End { id: CallId(id), outcome: Ok(body) });
         }
+        if kind == Kind::Call
+            && let Some((deadline, idle)) = usual_call(head)
+        {
+            let method = Cow::Borrowed(method::TOOL_CALL);
+            return Ok(Self::Call { id: CallId(id), method, deadline, idle, body });
+        }
         let malformed = |why| Violation::Head { kind: name, why };
         let fields = Fields::parse(head).map_err(malformed)?;
         Self::typed(kind, CallId(id), &fields, body).map_err(malformed)
@@ -402,6 +408,20 @@ impl Frame {
         })
     }
 }
+
+/// The budgets in the head of a CALL that looks as this crate writes it for a tool: these
+/// keys in this order. Any other head, a faulty one too, is left to [`Fields`].
+fn usual_call(head: &[u8]) -> Option<(Option<u64>, Option<u64>)> {
+    let (&pairs, rest) = head.split_first()?;
+    let rest = rest.strip_prefix(USUAL_METHOD)?;
+    let (deadline, rest) = leading_integer(rest, b"\xa8deadline")?;
+    let (idle, rest) = leading_integer(rest, b"\xa4idle")?;
+    let count = 1 + u8::from(deadline.is_some()) + u8::from(idle.is_some());
+    (rest.is_empty() && pairs == 0x80 | count).then_some((deadline, idle))
+}
+
+/// The method of nearly every call, as the first pair of a head.
+pub(crate) const USUAL_METHOD: &[u8] = b"\xa6method\xa9tool.call";
 
 /// A head without fields, in its shortest form.
 const EMPTY_MAP: [u8; 1] = [0x80];
@@ -477,4 +497,51 @@ fn outcome(head: &Fields<'_>, body: Bytes) -> Result<Result<Bytes, Fault>, Malfo
         after: err.integer("after", INTEGER_MAX)?,
         body,
     }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The short way and the long way read the same, in the usual heads and in all
+    /// that are one byte away from them.
+    #[test]
+    fn a_usual_head_is_read_as_any_other() {
+        let heads: [&[u8]; 5] = [
+            b"\x81\xa6method\xa9tool.call",
+            b"\x82\xa6method\xa9tool.call\xa8deadline\x05",
+            b"\x82\xa6method\xa9tool.call\xa4idle\xcd\x75\x30",
+            b"\x83\xa6method\xa9tool.call\xa8deadline\xcd\x75\x30\xa4idle\x07",
+            b"\x82\xa6method\xa9tool.call\xa8deadline\xcf\x00\x1f\xff\xff\xff\xff\xff\xff",
+        ];
+        let mut usual = 0;
+        for head in heads {
+            let mut near: Vec<Vec<u8>> = Vec::from([head.to_vec()]);
+            for at in 0..head.len() {
+                near.push(head[..at].to_vec());
+                near.extend((0..=255).map(|byte| {
+                    let mut other = head.to_vec();
+                    other[at] = byte;
+                    other
+                }));
+            }
+            near.push([head, b"\xc0"].concat());
+            assert!(usual_call(head).is_some());
+            for head in near {
+                let Some((deadline, idle)) = usual_call(&head) else { continue };
+                usual += 1;
+                let long = Frame::typed(
+                    Kind::Call,
+                    CallId(1),
+                    &Fields::parse(&head).unwrap(),
+                    Bytes::new(),
+                );
+                let method = Cow::Borrowed(method::TOOL_CALL);
+                let short =
+                    Frame::Call { id: CallId(1), method, deadline, idle, body: Bytes::new() };
+                assert_eq!(long, Ok(short), "{head:x?}");
+            }
+        }
+        assert!(1_000 < usual, "{usual}");
+    }
 }

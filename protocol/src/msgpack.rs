@@ -457,6 +457,17 @@ pub fn body_fields<'a, const N: usize>(
     if reader.0.is_empty() { Ok(found) } else { Err(Malformed::Trailing) }
 }
 
+/// The integer under `key`, if it comes first, and what comes behind it. `None` if
+/// something else than an integer for a head follows the key.
+pub(crate) fn leading_integer<'a>(bytes: &'a [u8], key: &[u8]) -> Option<(Option<u64>, &'a [u8])> {
+    let Some(rest) = bytes.strip_prefix(key) else { return Some((None, bytes)) };
+    let mut reader = Reader(rest);
+    match reader.token() {
+        Ok(Token::Integer(n)) if n <= INTEGER_MAX => Some((Some(n), reader.0)),
+        _ => None,
+    }
+}
+
 /// The string under `key` in a body that is a map, without decoding the rest.
 pub(crate) fn body_str<'a>(body: &'a [u8], key: &str) -> Option<&'a str> {
     let [value] = body_fields(body, [key]).ok()?;
@@ -474,6 +485,11 @@ impl Writer<'_> {
     pub(crate) fn map(&mut self, pairs: usize) {
         debug_assert!(pairs < 16, "heads have a handful of fields");
         self.0.put_u8(0x80 | (pairs as u8 & 0x0f));
+    }
+
+    /// Something that is encoded already.
+    pub(crate) fn raw(&mut self, encoded: &[u8]) {
+        self.0.put_slice(encoded);
     }
 
     pub(crate) fn array(&mut self, items: usize) {

@@ -389,6 +389,29 @@ fn a_small_body_does_not_keep_the_read_buffer_alive() {
     assert!(!buffer.contains(&(body.as_ptr() as usize)));
 }
 
+/// Small ones are copied together, so where one ends and the next begins is ours to get right.
+#[test]
+fn bodies_that_arrive_together_stay_apart_whatever_is_between_them() {
+    let sizes = [1, 40, 0, 2_048, 700, 2_049, 30, 5_000, 17, 0, 900, 900, 900, 900, 900, 3];
+    let body = |n: usize, of: usize| vec![of as u8; n];
+    let mut decoder = Decoder::new();
+    decoder.set_frame_max(MIB);
+    for round in 0..3 {
+        for (at, n) in sizes.into_iter().enumerate() {
+            decoder.buffer().extend_from_slice(&frame(0x12, 3, json!({}), &body(n, at + round)));
+            // Passed over.
+            decoder.buffer().extend_from_slice(&frame(0xf0, 0, json!({}), &body(at, 0xff)));
+        }
+        let mut kept = Vec::new();
+        while let Some(raw) = decoder.frame().unwrap() {
+            kept.push(raw.body);
+        }
+        let expected: Vec<_> =
+            sizes.into_iter().enumerate().map(|(at, n)| body(n, at + round)).collect();
+        assert_eq!(kept, expected);
+    }
+}
+
 #[test]
 fn a_large_body_is_not_copied_out_of_the_read_buffer() {
     let mut decoder = Decoder::new();
