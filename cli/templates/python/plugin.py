@@ -12,8 +12,13 @@ LIMITS, FLOORS = {"frame": 1 << 20, "window": 1 << 18, "calls": 1}, {"frame": 1 
 HEADS = {  # what each head holds: a type, or the bits of an integer; "?" is optional
     HELLO: {"versions?": list, "features?": list, "limits": {"frame": 32, "window": 32, "calls": 16},
             "host?": {"name?": str, "version?": str}},
-    CLOSE: {"code": str}, CALL: {"method": str, "deadline?": 53, "idle?": 53}, CANCEL: {"reason?": str},
+    CLOSE: {"code": str}, CANCEL: {"reason?": str}, CREDIT: {"n": 53},
+    CALL: {"method": str, "deadline?": 53, "idle?": 53, "in?": bool, "parent?": 32, "scopes?": list, "key?": str,
+           "attempt?": 8},
     END: {"err?": {"code": str, "reason?": str, "retry?": str, "after?": 53}}, NOTE: {"topic": str}}
+BODIES = {  # the same for the bodies that we take
+    "plugin.activate": {"grant?": list, "secrets?": dict}, "plugin.deactivate": {"if_idle?": bool},
+    "tool.call": {"name": str}}
 class Violation(Exception): """The host broke a rule: (CLOSE code). We say so and exit."""
 class Fault(Exception): """A call failed: (code, reason, retry, message). We go on."""
 
@@ -33,8 +38,8 @@ def pack(v):
 SIZED = {0xC4: ("bin", 1), 0xC5: ("bin", 2), 0xC6: ("bin", 4), 0xD9: ("str", 1), 0xDA: ("str", 2), 0xDB: ("str", 4),
          0xDC: ("array", 2), 0xDD: ("array", 4), 0xDE: ("map", 2), 0xDF: ("map", 4)}
 def bad(why): raise ValueError(why)
-def unpack(data, depth_max, int_max):  # exactly one value, or ValueError
-    data = io.BytesIO(data)
+def unpack(data, is_head):  # exactly one value, or ValueError
+    data, depth_max, int_max = io.BytesIO(data), 8 if is_head else 128, 2**53 - 1 if is_head else 2**64
     def take(n):
         got = data.read(n)
         return got if len(got) == n else bad("it ends too early")
@@ -55,7 +60,7 @@ def unpack(data, depth_max, int_max):  # exactly one value, or ValueError
         table = {}
         for _ in range(n):
             key = value(depth + 1)
-            if not isinstance(key, str) or key in table: bad("a key is no string, or stands twice")
+            if not isinstance(key, str) or is_head and key in table: bad("a key is no string, or stands twice")
             table[key] = value(depth + 1)
         return table
     result = value(1)
@@ -63,11 +68,13 @@ def unpack(data, depth_max, int_max):  # exactly one value, or ValueError
 
 # --- Frames
 def stop(code): raise Violation(code)
-def send(kind, id, head, body=b"", limit=1 << 16):
+def frame(kind, id, head, body=b"", limit=1 << 16):
     head = pack(head)
     gap = -(12 + len(head)) % 16 if body else 0  # a body starts at a multiple of 16
     if 12 + len(head) + gap + len(body) > limit: raise Fault("resource_exhausted", "pb.frame_limit", "no", "too large")
-    wire_out.write(struct.pack(">BBHII", 0xC1, kind, len(head), id, len(body)) + head + bytes(gap) + body)
+    return struct.pack(">BBHII", 0xC1, kind, len(head), id, len(body)) + head + bytes(gap) + body
+def send(frame):
+    wire_out.write(frame)
     wire_out.flush()
 def read(n):
     data = wire_in.read(n)
@@ -90,7 +97,7 @@ def receive(greeted):  # the next frame as kind, id, head, body; None at the end
         head, gap, body = read(head_len), read(gap), read(body_len)
         if any(gap): stop("protocol_error")
         if kind not in KNOWN: continue  # from 0x80 on we may skip what we do not know
-        try: head = unpack(head, 8, 2**53 - 1)
+        try: head = unpack(head, True)
         except ValueError: stop("protocol_error")
         if not fits(head, HEADS.get(kind, {})): stop("protocol_error")
         if kind <= PONG and id or kind == PING and len(body) > 64: stop("protocol_error")
@@ -105,20 +112,20 @@ def hello(head):
                                   "properties": {arg: {"type": t} for arg, t in types.items()}}}
                 for name, (_, text, types) in TOOLS.items()]
     us = {"version": 1, "features": [], "limits": LIMITS, "plugin": {"name": "example.plugin-name", "version": "1.0.0"}}
-    send(HELLO, 0, us, pack({"provides": provides, "wants": []}))
+    send(frame(HELLO, 0, us, pack({"provides": provides, "wants": []})))
     return head["limits"]["frame"]
 def call(active, method, body):  # -> whether we are active from now on, and the result
     activate, deactivate = method == "plugin.activate", method == "plugin.deactivate"
     if not active and not activate: raise Fault("failed_precondition", "pb.inactive", "safe", "not active")
     if active and activate: raise Fault("failed_precondition", "pb.already_active", "no", "active already")
-    if not activate and not deactivate and method != "tool.call":
+    if method not in BODIES:
         raise Fault("unimplemented", "pb.unknown_method", "no", "no such method")
-    try: args = unpack(body, 128, 2**64) if body else {}
+    try: args = unpack(body, False) if body else {}
     except ValueError as e: raise Fault("invalid_argument", "pb.bad_body", "no", str(e))
-    if not isinstance(args, dict): raise Fault("invalid_argument", "pb.bad_body", "no", "expected a map")
-    return (activate, {}) if activate or deactivate else (True, tool(args.get("name"), args.get("args")))
+    if not fits(args, BODIES[method]): raise Fault("invalid_argument", "pb.bad_body", "no", f"expected {BODIES[method]}")
+    return (activate, {}) if activate or deactivate else (True, tool(args["name"], args.get("args")))
 def tool(name, args):
-    if not isinstance(name, str) or name not in TOOLS: raise Fault("not_found", "pb.unknown_tool", "no", "no such tool")
+    if name not in TOOLS: raise Fault("not_found", "pb.unknown_tool", "no", "no such tool")
     (run, _, types), args = TOOLS[name], {} if args is None else args
     fine = isinstance(args, dict) and set(args) == set(types) and all(type(args[a]) in TYPES[t] for a, t in types.items())
     if not fine: raise Fault("invalid_argument", "pb.bad_args", "no", f"expected {types}")
@@ -131,17 +138,19 @@ def serve():  # -> exit code
         if kind in (CALL, ITEM, END, CANCEL, CREDIT) and id == 0: stop("bad_id")
         if kind in (ITEM, CREDIT) or kind == CANCEL and id % 2 == 0: stop("bad_state")
         if kind in (CALL, END) and (id % 2 == 0 or (id <= highest) == (kind == CALL)): stop("bad_id")
+        if kind == CALL and head.get("in"): stop("bad_state")
         if kind == HELLO: limit = hello(head)
-        if kind == PING: send(PONG, 0, {}, body)
+        if kind == PING: send(frame(PONG, 0, {}, body))
         if kind != CALL: continue  # a late CANCEL or END, a PONG, a NOTE: nothing to do
         highest = id
         try:
             active, result = call(active, head["method"], body)
-            send(END, id, {}, pack(result), limit)
+            answer = frame(END, id, {}, pack(result), limit)
         except Exception as e:
             if not isinstance(e, Fault): traceback.print_exc()
             code, reason, retry, text = e.args if isinstance(e, Fault) else ("internal", None, "no", "the tool failed")
-            send(END, id, {"err": {"code": code, "reason": reason, "retry": retry}}, pack({"msg": text}))
+            answer = frame(END, id, {"err": {"code": code, "reason": reason, "retry": retry}}, pack({"msg": text}))
+        send(answer)
     return 0
 
 if os.environ.get("PLUGBAY_PROTOCOL") != "1":
@@ -150,8 +159,11 @@ if os.environ.get("PLUGBAY_PROTOCOL") != "1":
 wire_in, wire_out = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
 os.dup2(2, 1)  # from here on print() lands in the log, not between frames
 os.dup2(os.open(os.devnull, os.O_RDONLY), 0)  # and no child can eat frames
-try: code = serve()
-except Violation as violation:
-    code, why = 1, violation.args[0]
-    send(CLOSE, 0, {"code": why, "supported": [1] if why == "version_unsupported" else None})
-sys.exit(code)
+try:
+    try: code = serve()
+    except Violation as violation:
+        code, why = 1, violation.args[0]
+        send(frame(CLOSE, 0, {"code": why, "supported": [1] if why == "version_unsupported" else None}))
+except BrokenPipeError: code = 0  # the host has gone
+sys.stdout.flush(), sys.stderr.flush()
+os._exit(code)  # sys.exit would try to flush into the broken pipe again
