@@ -314,7 +314,7 @@ async fn a_body_that_is_none_is_the_caller_s_fault_and_only_that_call_s() {
         b"\x81\xa4name",
         b"\x81\xa4name\x07",
         b"\x82\xa4name\xa2it\xa4args\xd4\x01\x00",
-        b"\x82\xa4name\xa2it\xa4name\xa2it",
+        b"\x82\xa4name\xa2it\xa4name\x07",
     ] {
         let failed = failed(host.call_raw("tool.call", body).await);
         assert_eq!(failed.code, Code::InvalidArgument, "{body:x?}");
@@ -325,6 +325,8 @@ async fn a_body_that_is_none_is_the_caller_s_fault_and_only_that_call_s() {
         assert_eq!(failed.reason.as_deref(), Some("pb.bad_body"), "{body:x?}");
     }
     assert_eq!(host.call("it", json!({})).await.unwrap().text(), "here");
+    let last_counts = b"\x82\xa4name\x07\xa4name\xa2it";
+    host.call_raw("tool.call", last_counts).await.unwrap();
 }
 
 #[tokio::test(start_paused = true)]
