@@ -436,7 +436,11 @@ impl Conversation {
         if self.stage == Stage::Greeting {
             let waited_ms = now.since(self.started);
             if self.mine.patience.hello_ms <= waited_ms {
-                self.break_off(Violation::NoHello { waited_ms });
+                let part = match self.decoder.end() {
+                    Err(Violation::Truncated { got, due }) => Some((got, due)),
+                    _ => None,
+                };
+                self.break_off(Violation::NoHello { waited_ms, part });
             }
             return;
         }
@@ -723,6 +727,11 @@ impl Conversation {
         }
         let version = match self.role {
             Role::Plugin => choose_version(&head.versions)?,
+            // A host offers and a plugin chooses. An offer in our own name is no plugin of
+            // another version, which is what the rule below would make of it.
+            Role::Host if head.version.is_none() && self.is_own(&head) => {
+                return Err(Violation::Echo);
+            }
             Role::Host => choose_version(&Vec::from_iter(head.version))?,
         };
         head.limits.check()?;
@@ -748,6 +757,11 @@ impl Conversation {
             manifest: body,
         }));
         Ok(())
+    }
+
+    /// Whether a HELLO is the one that we have sent, as a host.
+    fn is_own(&self, head: &HelloHead) -> bool {
+        !head.versions.is_empty() && head.peer == self.mine.identity
     }
 
     fn called(&mut self, call: Incoming) -> Result<(), Violation> {

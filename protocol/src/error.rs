@@ -78,6 +78,9 @@ pub enum Violation {
         /// What the peer offered or chose.
         theirs: Vec<u64>,
     },
+    /// Our own HELLO, sent back: whoever is there gives back what it reads.
+    #[error("it sent our own HELLO back")]
+    Echo,
     /// Announced limits below the floor.
     #[error("the limit {0:?} is below the floor that every peer must accept")]
     Floor(&'static str),
@@ -95,6 +98,9 @@ pub enum Violation {
     NoHello {
         /// How long we waited.
         waited_ms: u64,
+        /// The bytes of it that arrived, and how many it should have had, as far as its
+        /// header tells; `None` if none arrived.
+        part: Option<(usize, u64)>,
     },
     /// The stream ended inside a frame.
     #[error("the stream ended inside a frame, after {got} of {due} bytes")]
@@ -123,7 +129,7 @@ impl Violation {
             Self::FrameTooLarge { .. } => Close::FrameTooLarge,
             Self::Id { .. } => Close::BadId,
             Self::State { .. } => Close::BadState,
-            Self::Version { .. } => Close::VersionUnsupported,
+            Self::Version { .. } | Self::Echo => Close::VersionUnsupported,
             Self::Calm => Close::Calm,
             Self::Silent { .. } | Self::NoHello { .. } => Close::Timeout,
         }

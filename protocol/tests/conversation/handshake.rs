@@ -284,7 +284,44 @@ fn a_host_that_hears_no_hello_gives_up_after_its_patience_and_not_before() {
     assert_eq!(pair.host_events(), []);
     pair.wait(1);
     let found = is_broken(&mut pair.host, Close::Timeout);
-    assert_eq!(found, Violation::NoHello { waited_ms: 10_000 });
+    assert_eq!(found, Violation::NoHello { waited_ms: 10_000, part: None });
+}
+
+#[test]
+fn half_a_hello_is_told_as_that_when_patience_ends() {
+    let whole = hello(json!({}));
+    for (came, due) in [(1, 12), (11, 12), (12, whole.len()), (whole.len() - 1, whole.len())] {
+        let mut pair = Pair::new(announce(), announce());
+        feed(&mut pair.host, &whole[..came], pair.now);
+        pair.wait(10_000);
+        let found = is_broken(&mut pair.host, Close::Timeout);
+        let part = Some((came, due as u64));
+        assert_eq!(found, Violation::NoHello { waited_ms: 10_000, part });
+    }
+}
+
+#[test]
+fn our_own_hello_sent_back_is_an_echo_and_that_of_another_host_is_not() {
+    let mut host = Conversation::host(announce(), Tick(0));
+    let own = host.outbox().take();
+    feed(&mut host, &own, Tick(1_000));
+    assert_eq!(is_broken(&mut host, Close::VersionUnsupported), Violation::Echo);
+    let mut other = announce();
+    other.identity.name.push_str("-other");
+    let other = Conversation::host(other, Tick(0)).outbox().take();
+    let found = refuses(At::Start, Who::Host, &other, Close::VersionUnsupported);
+    assert_eq!(found, Violation::Version { theirs: vec![] });
+}
+
+/// The order of R-FR-15: a version that is not ours has limits of its own.
+#[test]
+fn the_version_is_judged_before_the_limits() {
+    let limits = json!({"frame": 1, "window": 1, "calls": 0});
+    for who in [Who::Host, Who::Plugin] {
+        let bytes = hello(json!({ "versions": [7], "version": 7, "limits": limits }));
+        let found = refuses(At::Start, who, &bytes, Close::VersionUnsupported);
+        assert_eq!(found, Violation::Version { theirs: vec![7] });
+    }
 }
 
 #[test]
