@@ -212,7 +212,7 @@ impl Keeper {
     /// Keeps the plugin until the supervisor goes down.
     pub(crate) async fn keep(mut self) {
         if self.plan.idle.start_at_boot {
-            self.event(Event::Wanted, Reason::StartingUp);
+            self.event(Event::Wanted, Reason::StartingUp { greeted: false });
         }
         while !(self.going_down && self.life == Life::Stopped) {
             let turn = self.wait().await;
@@ -317,7 +317,7 @@ impl Keeper {
 
     fn order(&mut self, order: Option<Order>) {
         match order {
-            Some(Order::Want) => self.event(Event::Wanted, Reason::StartingUp),
+            Some(Order::Want) => self.event(Event::Wanted, Reason::StartingUp { greeted: false }),
             Some(Order::Stop(waits)) => {
                 self.waiting.push(waits);
                 self.event(Event::Stop, Reason::StoppedByOperator);
@@ -363,7 +363,7 @@ impl Keeper {
         }
         match self.life {
             Life::Backoff if self.until.is_some_and(|at| at <= now) => {
-                self.event(Event::Waited, Reason::StartingUp);
+                self.event(Event::Waited, Reason::StartingUp { greeted: false });
             }
             Life::Active => self.fall_asleep(now),
             Life::Draining(_) if self.drain_until.is_some_and(|at| at <= now) => {
@@ -488,7 +488,7 @@ impl Keeper {
         self.restart_asked = false;
         self.until = None;
         self.starts += 1;
-        self.reason = Arc::new(Reason::StartingUp);
+        self.reason = Arc::new(Reason::StartingUp { greeted: false });
         let launched = match launch(&self.plan) {
             Ok(launched) => launched,
             Err(reason) => return self.not_spawned(reason),
@@ -559,7 +559,7 @@ impl Keeper {
                 if let Some(run) = &mut self.run {
                     run.provides = provides;
                 }
-                self.event(Event::Greeted, Reason::StartingUp);
+                self.event(Event::Greeted, Reason::StartingUp { greeted: true });
             }
             Err(what) => self.reject(Reason::ManifestDiffers { what }, Close::ManifestRejected),
         }
@@ -688,7 +688,8 @@ impl Keeper {
             return;
         }
         run.linger_until = None;
-        let reason = provisional(&over, run.active_since.is_some());
+        let active = run.active_since.is_some();
+        let reason = provisional(&over, active, &self.plan.timeouts);
         run.over = Some(over);
         match self.life {
             // We are ending it already, and this is how it goes.
@@ -960,7 +961,7 @@ fn discovered(plan: &PluginPlan, it: &Provide) -> ToolPlan {
 }
 
 /// Why the conversation ended, as far as it tells by itself.
-fn provisional(over: &Over, active: bool) -> Reason {
+fn provisional(over: &Over, active: bool, timeouts: &plan::Timeouts) -> Reason {
     match over {
         Over::Eof => Reason::StdoutEnded,
         Over::Closed { code: Close::VersionUnsupported, supported, .. } => {
@@ -975,9 +976,11 @@ fn provisional(over: &Over, active: bool) -> Reason {
                 found: Private(String::from_utf8_lossy(found).into_owned()),
                 greeted: active,
             },
-            Violation::NoHello { waited_ms } => {
-                Reason::NoHello { waited: Duration::from_millis(*waited_ms), alive: true }
+            // The budget, not the millisecond at which its end was noticed.
+            Violation::NoHello { part, .. } => {
+                Reason::NoHello { waited: timeouts.hello, alive: true, part: *part }
             }
+            Violation::Echo => Reason::Echo,
             Violation::Silent { silent_ms } => {
                 Reason::Silent { waited: Duration::from_millis(*silent_ms) }
             }
@@ -1020,7 +1023,7 @@ fn explain(run: &Run, climbed: &Climbed, asked: &Reason) -> Reason {
             None => asked.clone(),
             Some(Reason::StdoutEnded) if active => Reason::ClosedStdout,
             Some(Reason::StdoutEnded) => {
-                Reason::NoHello { waited: run.started.elapsed(), alive: false }
+                Reason::NoHello { waited: run.started.elapsed(), alive: false, part: None }
             }
             Some(verdict) => verdict.clone(),
         },

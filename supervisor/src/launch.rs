@@ -34,7 +34,11 @@ pub(crate) struct Launched {
 /// [`Reason::SpawnFailed`], with what the system said.
 pub(crate) fn launch(plan: &PluginPlan) -> Result<Launched, Reason> {
     let program = plan.command.first().cloned().unwrap_or_default();
-    spawn(plan).map_err(|error| Reason::SpawnFailed { program, error: explain(&error) })
+    spawn(plan).map_err(|error| Reason::SpawnFailed {
+        program,
+        error: explain(&error),
+        missing: error.kind() == io::ErrorKind::NotFound,
+    })
 }
 
 fn spawn(plan: &PluginPlan) -> io::Result<Launched> {

@@ -504,7 +504,10 @@ impl Link {
                 }
                 Turn::Writable(Err(_)) => state.deaf(),
                 Turn::Tick => {
+                    // It may have to say how much of a frame has come.
+                    state.conversation.put_buffer(buffer);
                     state.conversation.tick(now);
+                    buffer = state.conversation.take_buffer();
                     self.say_dropped(state.logs.turn(Instant::now()));
                     if state.deaf_until.is_some_and(|at| at <= Instant::now()) {
                         // Fails only if the keeper is gone.

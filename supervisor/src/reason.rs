@@ -32,7 +32,10 @@ pub enum Reason {
     /// It answers calls.
     Running,
     /// It is on its way up.
-    StartingUp,
+    StartingUp {
+        /// Whether hands have been shaken, so that `plugin.activate` is what it works on.
+        greeted: bool,
+    },
     /// Nobody has used it for a while; a call wakes it.
     IdleStop,
     /// The operator stopped it.
@@ -59,6 +62,9 @@ pub enum Reason {
         program: String,
         /// What the system said.
         error: String,
+        /// Whether something that it needs to run is not there: itself, its interpreter or
+        /// its folder.
+        missing: bool,
     },
     /// No HELLO in time.
     NoHello {
@@ -66,7 +72,11 @@ pub enum Reason {
         waited: Duration,
         /// Whether the process was still there.
         alive: bool,
+        /// The bytes of its HELLO that came, and how many it should have had.
+        part: Option<(usize, u64)>,
     },
+    /// It sent our own HELLO back.
+    Echo,
     /// Text, or other bytes, where a frame was due.
     NotAFrame {
         /// The first of them.
@@ -91,7 +101,7 @@ pub enum Reason {
         /// What it speaks.
         supported: Vec<u64>,
     },
-    /// The handshake differs from the manifest.
+    /// What it says of itself differs from its manifest, or cannot be accepted.
     ManifestDiffers {
         /// In what.
         what: String,
@@ -169,7 +179,7 @@ impl Reason {
         match self {
             Self::NotStarted => "not_started",
             Self::Running => "running",
-            Self::StartingUp => "starting",
+            Self::StartingUp { .. } => "starting",
             Self::IdleStop => "idle_stop",
             Self::StoppedByOperator => "stopped",
             Self::RestartedByOperator => "restarted",
@@ -179,6 +189,7 @@ impl Reason {
             Self::Retired { .. } => "retired",
             Self::SpawnFailed { .. } => "spawn_failed",
             Self::NoHello { .. } => "no_hello",
+            Self::Echo => "echo",
             Self::NotAFrame { .. } => "not_a_frame",
             Self::Violation { .. } => "violation",
             Self::ClosedWith { .. } => "closed",
@@ -203,16 +214,19 @@ impl Reason {
     /// The code whose page explains it, if it is something to mend.
     pub fn code(&self) -> Option<&'static str> {
         Some(match self {
+            Self::SpawnFailed { missing: true, .. } => "PB0120",
             Self::SpawnFailed { .. } => "PB0510",
-            Self::NoHello { .. } => "PB0401",
+            Self::NoHello { alive: true, .. } => "PB0401",
             Self::NotAFrame { .. } => "PB0421",
-            Self::Violation { .. } | Self::ClosedWith { .. } => "PB0422",
+            Self::Echo | Self::Violation { .. } | Self::ClosedWith { .. } => "PB0422",
             Self::VersionUnsupported { .. } => "PB0423",
             Self::ManifestDiffers { .. } => "PB0424",
-            Self::ActivateFailed { .. } | Self::ActivateTimeout { .. } => "PB0425",
+            Self::ActivateFailed { .. } => "PB0425",
+            Self::ActivateTimeout { .. } => "PB0426",
             Self::Quarantined { .. } => "PB0509",
             Self::Internal { .. } => "PB0901",
-            Self::CallStuck { .. }
+            Self::NoHello { alive: false, .. }
+            | Self::CallStuck { .. }
             | Self::Silent { .. }
             | Self::StdoutEnded
             | Self::ClosedStdout
@@ -229,7 +243,8 @@ impl Reason {
     pub fn is_permanent(&self) -> bool {
         matches!(
             self,
-            Self::VersionUnsupported { .. }
+            Self::Echo
+                | Self::VersionUnsupported { .. }
                 | Self::ManifestDiffers { .. }
                 | Self::Unkillable { .. }
                 | Self::ActivateFailed { code: Code::InvalidArgument | Code::PermissionDenied, .. }
@@ -253,7 +268,8 @@ impl fmt::Display for Reason {
         match self {
             Self::NotStarted => write!(f, "has not been started yet; a call wakes it"),
             Self::Running => write!(f, "is running"),
-            Self::StartingUp => write!(f, "is starting"),
+            Self::StartingUp { greeted: false } => write!(f, "has not said HELLO yet"),
+            Self::StartingUp { greeted: true } => write!(f, "is being activated"),
             Self::IdleStop => write!(f, "was stopped because nobody used it; a call wakes it"),
             Self::StoppedByOperator => write!(f, "was stopped by the operator"),
             Self::RestartedByOperator => write!(f, "is being restarted by the operator"),
@@ -261,15 +277,22 @@ impl fmt::Display for Reason {
             Self::Disabled => write!(f, "is disabled in the manifest"),
             Self::Invalid { why } => write!(f, "has a faulty manifest: {why}"),
             Self::Retired { word } => write!(f, "asked to be replaced ({word})"),
-            Self::SpawnFailed { program, error } => {
+            Self::SpawnFailed { program, error, .. } => {
                 write!(f, "could not be started: {program}: {error}")
             }
-            Self::NoHello { waited, alive: true } => {
+            Self::NoHello { waited, alive: true, part: None } => {
                 write!(f, "did not say HELLO within {waited:?} and was stopped")
+            }
+            Self::NoHello { waited, alive: true, part: Some((came, due)) } => {
+                write!(
+                    f,
+                    "sent {came} of the {due} bytes of its HELLO within {waited:?} and was stopped"
+                )
             }
             Self::NoHello { alive: false, .. } => {
                 write!(f, "closed its stdout before it said HELLO")
             }
+            Self::Echo => write!(f, "sends back what it reads, our HELLO to begin with"),
             Self::NotAFrame { greeted: false, .. } => {
                 write!(
                     f,
@@ -295,7 +318,7 @@ impl fmt::Display for Reason {
             Self::VersionUnsupported { supported } => {
                 write!(f, "speaks version {supported:?} of the protocol; we speak 1")
             }
-            Self::ManifestDiffers { what } => write!(f, "differs from its manifest: {what}"),
+            Self::ManifestDiffers { what } => write!(f, "was turned away: {what}"),
             Self::ActivateFailed { code, reason, .. } => {
                 write!(f, "refused to be activated: {}", code.as_str())?;
                 reason.as_ref().map_or(Ok(()), |reason| write!(f, " ({reason})"))

@@ -709,7 +709,7 @@ impl Errand<'_> {
         let idle = self.call.idle.unwrap_or(self.cell.plan.timeouts.call_idle);
         match budget {
             Budget::Idle => (Budget::Idle, sent),
-            Budget::Deadline if self.call.deadline.is_none() && sent == idle => {
+            Budget::Deadline if self.call.deadline.is_none() && sent == idle && idle < total => {
                 (Budget::Idle, idle)
             }
             Budget::Deadline => (Budget::Deadline, total),

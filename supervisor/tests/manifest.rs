@@ -351,6 +351,22 @@ fn a_switched_off_plugin_may_lack_its_program() {
 
 /// The plugin still provides it, and the engine must not take that for a lie.
 #[test]
+fn one_budget_of_calls_drags_the_other_along() {
+    let times = |text: &str| {
+        let text = format!(
+            "manifest = 1\n[plugins.a]\ncommand = [\"true\"]\n[plugins.a.timeouts]\n{text}"
+        );
+        let loaded = load_text("plugbay.toml", &text, Path::new("/"), &around());
+        let times = &plugin(&loaded, "a").timeouts;
+        (times.call_idle.as_secs(), times.call.as_secs())
+    };
+    assert_eq!(times(""), (30, 600));
+    assert_eq!(times("call = \"20m\""), (1200, 1200), "no total below the silence");
+    assert_eq!(times("call_max = \"5s\""), (5, 5), "no silence above the total");
+    assert_eq!(times("call = \"2s\"\ncall_max = \"5s\""), (2, 5));
+}
+
+#[test]
 fn a_withheld_tool_is_known_and_not_granted() {
     let loaded = load_wrong(&Path::new(FOLDER).join("schema-invalid.toml"));
     let hello = plugin(&loaded, "hello");

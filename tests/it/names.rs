@@ -175,7 +175,7 @@ fn a_plugin_with_more_tools_than_any_model_reads_is_turned_away() {
         let reason = stage.plugin("p").expect("it is there").reason;
         assert_eq!(
             reason.to_string(),
-            "differs from its manifest: it provides 1025 things, at most 1024 are accepted"
+            "was turned away: it provides 1025 things, at most 1024 are accepted"
         );
         stage.end().await;
     });
@@ -192,7 +192,7 @@ fn a_manifest_is_the_law_for_what_a_plugin_may_provide() {
         let error = within("an answer", stage.ready("p")).await.expect_err("it provides more");
         assert_eq!(
             error.to_string(),
-            "p differs from its manifest: it provides the tool \"pid\", \
+            "p was turned away: it provides the tool \"pid\", \
              which plugin.toml does not name"
         );
         stage.end().await;

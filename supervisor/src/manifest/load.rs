@@ -108,11 +108,8 @@ impl<'a> Load<'a> {
             let message = format!(
                 "no plugin in `{shown}`: neither it nor a folder in it has a {PLUGIN_FILE}"
             );
-            return self.report.add(
-                Problem::error(Code::PB0110, message).help(
-                    "`plugbay new` writes one; a bare program runs with --plugin './program'",
-                ),
-            );
+            let problem = Problem::error(Code::PB0110, message);
+            return self.report.add(problem.help("`plugbay new` writes one"));
         }
         files.iter().for_each(|file| self.file(file));
     }

@@ -242,8 +242,13 @@ pub(crate) fn apply(layers: Layers<'_>, plan: &mut plan::PluginPlan) {
     set(&mut timeouts.activate, pick!(layers, timeouts.activate), time);
     set(&mut timeouts.call_idle, pick!(layers, timeouts.call), time);
     set(&mut timeouts.call, pick!(layers, timeouts.call_max), time);
-    // Whoever writes only the silence has not asked for a total below it.
-    timeouts.call = timeouts.call.max(timeouts.call_idle);
+    if pick!(layers, timeouts.call_max).is_some() {
+        // Whoever writes only the total has not asked for a longer silence.
+        timeouts.call_idle = timeouts.call_idle.min(timeouts.call);
+    } else {
+        // Nor who writes only the silence for a total below it.
+        timeouts.call = timeouts.call.max(timeouts.call_idle);
+    }
     set(&mut timeouts.cancel_grace, pick!(layers, timeouts.cancel), time);
     set(&mut timeouts.drain, pick!(layers, timeouts.drain), time);
     if let Some(Time(stop)) = pick!(layers, timeouts.stop).map(|it| it.value) {
