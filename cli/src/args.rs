@@ -19,13 +19,14 @@ const STYLES: Styles = Styles::styled()
 const EXIT_CODES: &str = "\
 Exit codes:
    0  all is well
-   1  what was asked about is bad: the call failed, the check failed
+   1  what was asked about is bad: the call failed, the plugin died, the check found errors
    2  the command line or an argument is wrong
-   3  refused by a rule
+   3  a rule refused it
    4  there is no such file, program, tool or code
-   6  a budget was spent
+   6  a time ran out: until HELLO, until ready, until the answer
   70  plugbay's own fault
- 130  interrupted";
+ 130  interrupted
+The code of the error decides, whichever command meets it: `plugbay explain CODE` says.";
 
 /// Run plugins as processes of their own and call their tools
 ///
@@ -96,9 +97,11 @@ pub(crate) enum Command {
 
 /// Supervise plugins until Ctrl-C
 ///
-/// Plugins start with their first call, or at once where the manifest says so, or all of
-/// them with --start. Ctrl-C or SIGTERM lets running calls finish and ends the plugins; a
-/// second one ends them at once. Ends with 1 when no plugin is left that could take a call.
+/// Plugins start with their first call, or at once where the manifest says so; all of them
+/// at once with --start, and a program that --plugin names always. What is started by the
+/// command line is not stopped for being idle. Ctrl-C or SIGTERM lets running calls finish
+/// and ends the plugins; a second one ends them at once. Ends with 1 when no plugin is left
+/// that could take a call.
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:
@@ -249,7 +252,6 @@ Examples:
   plugbay explain --list")]
 pub(crate) struct Explain {
     /// The code, such as PB0421 or 421
-    #[arg(required_unless_present = "list")]
     pub(crate) code: Option<String>,
     /// List all codes
     #[arg(long, conflicts_with = "code")]

@@ -56,7 +56,7 @@ fn in_runtime(work: impl Future<Output = Outcome>) -> Outcome {
 }
 
 fn cannot_listen(error: &std::io::Error) -> Trouble {
-    Trouble::new(Exit::OurFault, format!("cannot listen to signals: {error}")).code("PB0901")
+    Trouble::coded("PB0901", format!("cannot listen to signals: {error}"))
 }
 
 /// The plugins whose tools are only known once they run.

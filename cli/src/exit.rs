@@ -8,7 +8,9 @@ use std::{
 
 use std::io::Write;
 
-/// The exit codes, which stay as they are. They are in every `--help`.
+use plugbay_supervisor::manifest::Code;
+
+/// The exit codes, which stay as they are. They are in `--help` and in the README.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Exit {
@@ -28,6 +30,22 @@ pub(crate) enum Exit {
     OurFault = 70,
     /// A signal ended it before its end.
     Interrupted = 130,
+}
+
+impl Exit {
+    /// The one rule: the code of an error decides, whichever command meets it and at
+    /// whichever stage.
+    pub(crate) fn of(code: Code) -> Self {
+        match code {
+            Code::PB0402 => Self::Usage,
+            Code::PB0501 | Code::PB0502 => Self::Refused,
+            Code::PB0110 | Code::PB0120 | Code::PB0403 => Self::NotFound,
+            Code::PB0401 | Code::PB0426 | Code::PB0505 => Self::TimedOut,
+            Code::PB0506 => Self::Interrupted,
+            Code::PB0901 => Self::OurFault,
+            _ => Self::Bad,
+        }
+    }
 }
 
 impl From<Exit> for ExitCode {

@@ -2,6 +2,7 @@
 //! steer a terminal.
 
 pub(crate) mod facts;
+mod page;
 pub(crate) mod tools;
 
 use std::{
@@ -18,6 +19,8 @@ use crate::{
     trouble::{Outcome, Trouble, last_lines},
 };
 
+/// How wide a terminal is that does not say it.
+const WIDTH: usize = 80;
 /// How wide the verbs of status lines are.
 const VERB_WIDTH: usize = 12;
 
@@ -139,6 +142,23 @@ impl Screen {
         put(io::stdout().lock(), &text)
     }
 
+    /// A page of Markdown: as it is for a program, laid out for a person.
+    ///
+    /// # Errors
+    /// As [`Self::data`].
+    pub(crate) fn page(&self, markdown: &str) -> Outcome<()> {
+        let stdout = io::stdout();
+        let is_for_a_person = match anstream::AutoStream::choice(&stdout) {
+            anstream::ColorChoice::Always | anstream::ColorChoice::AlwaysAnsi => true,
+            _ => stdout.is_terminal(),
+        };
+        if !is_for_a_person {
+            return self.data(markdown);
+        }
+        let width = terminal_size::terminal_size().map_or(WIDTH, |(width, _)| width.0.into());
+        self.data(&page::pretty(markdown, width))
+    }
+
     /// Data for programs.
     ///
     /// # Errors
@@ -220,8 +240,7 @@ mod tests {
 
     #[test]
     fn trouble_says_what_and_what_is_known_and_what_to_do() {
-        let trouble = Trouble::new(Exit::Bad, "greet exited with status 3")
-            .code("PB0507")
+        let trouble = Trouble::coded("PB0507", "greet exited with status 3")
             .note("the tool did not run")
             .last_words("one\n\ntwo\x1b[31m\n")
             .help("look at it");

@@ -8,7 +8,7 @@ use std::{
 use clap::Args;
 use plugbay_supervisor::{
     Plan, PluginPlan,
-    manifest::{self, Code, Loaded, Report, names},
+    manifest::{self, Code, Loaded, Report, Severity, names},
 };
 
 use crate::{
@@ -32,7 +32,7 @@ pub(crate) struct Source {
 
     /// With --plugin: give the program an environment variable; without =VALUE it is
     /// taken from here
-    #[arg(long, value_name = "NAME[=VALUE]", requires = "plugin", help_heading = "Plugins")]
+    #[arg(long, value_name = "NAME[=VALUE]", help_heading = "Plugins")]
     pub(crate) env: Vec<String>,
 }
 
@@ -44,16 +44,48 @@ pub(crate) struct Found {
 }
 
 impl Source {
+    /// The command line that does something else with the same plugins.
+    pub(crate) fn command(&self, command: &str) -> String {
+        let mut line = format!("plugbay {command}");
+        let mut add = |option: &str, value: &str| {
+            // Only a zero byte cannot be quoted, and no argument can hold one.
+            let value = shlex::try_quote(value).unwrap_or_default();
+            line.push_str(&format!(" {option} {value}"));
+        };
+        if let Some(plugin) = &self.plugin {
+            add("--plugin", plugin);
+        }
+        if let Some(config) = &self.config {
+            add("--config", &config.to_string_lossy());
+        }
+        for word in &self.env {
+            // Its value may be a secret, and messages are copied into reports.
+            let value = word.split_once('=').map_or(word.as_str(), |(name, _)| name);
+            add("--env", value);
+        }
+        line
+    }
+
     /// Finds and reads them. Faults of single plugins are in the report.
     pub(crate) fn find(&self) -> Outcome<Found> {
+        if self.plugin.is_none() && !self.env.is_empty() {
+            return Err(Trouble::usage(
+                "--env is for a program that --plugin names: a manifest says itself which \
+                 variables its plugins get",
+            )
+            .help("in plugbay.toml: [plugins.NAME.grant] env = [\"LANG\"]"));
+        }
         if let Some(line) = &self.plugin {
-            let plugin = self.command(line)?;
+            let plugin = self.bare(line)?;
             let from = plugin.name.clone();
             let plan = Plan { plugins: vec![plugin] };
             let loaded = Loaded { plan, invalid: Vec::new(), report: Report::default() };
             return Ok(Found { loaded, from });
         }
-        let path = self.path()?;
+        let path = self.path().map_err(|it| {
+            let help = "or run one program as a plugin: --plugin 'python3 greet.py'";
+            if self.config.is_some() { it } else { it.help(help) }
+        })?;
         let loaded = load(&path);
         Ok(Found { loaded, from: path.display().to_string() })
     }
@@ -67,12 +99,11 @@ impl Source {
         here.into_iter().find(|it| it.exists()).ok_or_else(|| {
             Trouble::usage("there is no plugbay.toml and no plugin.toml in this folder")
                 .help("name a file or a folder: --config PATH")
-                .help("or run one program as a plugin: --plugin 'python3 greet.py'")
                 .help("or begin a plugin: plugbay new my-plugin --lang python")
         })
     }
 
-    fn command(&self, line: &str) -> Outcome<PluginPlan> {
+    fn bare(&self, line: &str) -> Outcome<PluginPlan> {
         let words = split::words(line)
             .map_err(|why| Trouble::usage(format!("--plugin {line:?}: {why}")))?;
         if let Some(word) = split::shell_word(&words) {
@@ -101,6 +132,27 @@ impl Source {
         plugin.timeouts.term_grace = Duration::from_secs(1);
         plugin.timeouts.cancel_grace = Duration::from_secs(2);
         Ok(plugin)
+    }
+}
+
+impl Found {
+    /// Why nothing of it can run, if so. What is wrong with a manifest has been shown.
+    pub(crate) fn check(&self) -> Outcome<()> {
+        let Self { loaded, from } = self;
+        if !loaded.plan.plugins.is_empty() {
+            return Ok(());
+        }
+        let all = &loaded.report.problems;
+        let mut faults = all.iter().filter(|it| it.severity == Severity::Error).map(|it| it.code);
+        let Some(first) = faults.next() else {
+            let trouble = Trouble::new(Exit::Bad, format!("there is no plugin in {from}"));
+            return Err(trouble.help("one plugin: [plugins.NAME] from = \"FOLDER\""));
+        };
+        let mut trouble = Trouble::coded(first.as_str(), format!("no plugin in {from} can run"));
+        if faults.any(|it| Exit::of(it) != trouble.exit) {
+            trouble.exit = Exit::Bad;
+        }
+        Err(trouble.with("problems", loaded.report.to_json()["problems"].clone()))
     }
 }
 

@@ -4,9 +4,9 @@ use std::fmt;
 
 use plugbay_supervisor::{
     CallError, LoadError, NotReady, Ran, Reason, RetryAdvice, State,
-    manifest::{Code, Problem},
+    manifest::{self, Problem},
 };
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use crate::exit::Exit;
 
@@ -30,8 +30,8 @@ pub(crate) struct Trouble {
     /// The end of the plugin's stderr. Confidential: for the terminal only.
     pub(crate) last_words: Box<str>,
     pub(crate) help: Vec<String>,
-    /// For programs: whether the tool ran and what to do with the same call.
-    pub(crate) call: Option<Box<(Ran, RetryAdvice)>>,
+    /// What is only for programs.
+    more: Option<Box<Map<String, Value>>>,
 }
 
 impl Trouble {
@@ -43,7 +43,21 @@ impl Trouble {
             notes: Vec::new(),
             last_words: Box::default(),
             help: Vec::new(),
-            call: None,
+            more: None,
+        }
+    }
+
+    /// Something with a page of its own, which also decides how the command ends.
+    pub(crate) fn coded(code: &'static str, message: impl Into<String>) -> Self {
+        let exit = manifest::Code::parse(code).map_or(Exit::Bad, Exit::of);
+        Self { code: Some(code), ..Self::new(exit, message) }
+    }
+
+    /// As [`Self::coded`] if there is a page.
+    fn maybe_coded(code: Option<&'static str>, message: impl Into<String>) -> Self {
+        match code {
+            Some(code) => Self::coded(code, message),
+            None => Self::new(Exit::Bad, message),
         }
     }
 
@@ -56,11 +70,6 @@ impl Trouble {
         Self::new(Exit::Usage, message)
     }
 
-    pub(crate) fn code(mut self, code: &'static str) -> Self {
-        self.code = Some(code);
-        self
-    }
-
     pub(crate) fn note(mut self, note: impl Into<String>) -> Self {
         self.notes.push(note.into());
         self
@@ -69,6 +78,26 @@ impl Trouble {
     pub(crate) fn help(mut self, help: impl Into<String>) -> Self {
         self.help.push(help.into());
         self
+    }
+
+    /// Something that is only for programs.
+    pub(crate) fn with(mut self, key: &str, value: Value) -> Self {
+        self.more.get_or_insert_default().insert(key.to_owned(), value);
+        self
+    }
+
+    /// For programs: whether the tool ran, and what to do with the same call.
+    fn about_the_call(self, ran: Ran, retry: RetryAdvice) -> Self {
+        let (word, after) = match retry {
+            RetryAdvice::Never => ("never", None),
+            RetryAdvice::After(after) => ("safe", Some(after)),
+            RetryAdvice::IfIdempotent => ("if_idempotent", None),
+        };
+        let this = self.with("ran", json!(ran)).with("retry", json!(word));
+        match after.map(|it| u64::try_from(it.as_millis()).unwrap_or(u64::MAX)) {
+            Some(after) => this.with("retry_after_ms", json!(after)),
+            None => this,
+        }
     }
 
     /// The end of what a plugin wrote to stderr, unless some are there already.
@@ -92,8 +121,15 @@ impl Trouble {
         }
         let help = match reason {
             Reason::NotAFrame { .. } => "stdout is the wire: let it print to stderr instead",
+            Reason::NoHello { part: Some(_), .. } => {
+                "its header declares more bytes than came: a wrong length, or a missing flush"
+            }
             Reason::NoHello { alive: true, .. } => {
                 "a plugin answers the HELLO on its stdin; is this program a plugin?"
+            }
+            Reason::Echo => {
+                "a plugin answers with a HELLO of its own; is this program a plugin? \
+                 `plugbay new` writes one that works"
             }
             Reason::VersionUnsupported { supported } if supported.is_empty() => {
                 "is this program a plugin? `plugbay new` writes one that works"
@@ -118,17 +154,8 @@ impl Trouble {
             "help": self.help,
             "exit": self.exit as u8,
         });
-        if let Some((ran, retry)) = self.call.as_deref().copied() {
-            error["ran"] = json!(ran);
-            error["retry"] = match retry {
-                RetryAdvice::Never => json!("never"),
-                RetryAdvice::After(_) => json!("safe"),
-                RetryAdvice::IfIdempotent => json!("if_idempotent"),
-            };
-            if let RetryAdvice::After(after) = retry {
-                error["retry_after_ms"] =
-                    json!(u64::try_from(after.as_millis()).unwrap_or(u64::MAX));
-            }
+        for (key, value) in self.more.iter().flat_map(|it| &**it) {
+            error[key] = value.clone();
         }
         json!({ "error": error })
     }
@@ -149,13 +176,6 @@ pub(crate) fn last_lines(words: &str) -> Vec<&str> {
 
 impl From<CallError> for Trouble {
     fn from(error: CallError) -> Self {
-        let exit = match &error {
-            CallError::NotFound { .. } => Exit::NotFound,
-            CallError::Denied { .. } => Exit::Refused,
-            CallError::BadArguments { .. } => Exit::Usage,
-            CallError::TimedOut { .. } => Exit::TimedOut,
-            _ => Exit::Bad,
-        };
         let message = match &error {
             // What to mend is the reason; the state is its effect.
             CallError::Inactive { plugin, reason, .. } if reason.code().is_some() => {
@@ -169,8 +189,7 @@ impl From<CallError> for Trouble {
             CallError::Inactive { reason, .. } => reason.code().unwrap_or(error.code()),
             _ => error.code(),
         };
-        let mut trouble = Self::new(exit, message).code(code);
-        trouble.call = Some(Box::new((error.ran(), error.retry())));
+        let mut trouble = Self::coded(code, message).about_the_call(error.ran(), error.retry());
         match &error {
             CallError::BadArguments { problems, .. } => trouble.notes.clone_from(problems),
             CallError::Inactive { reason, .. } => trouble = trouble.reason(reason),
@@ -180,7 +199,16 @@ impl From<CallError> for Trouble {
             _ => {}
         }
         let ran = match error.ran() {
-            _ if matches!(exit, Exit::NotFound | Exit::Usage | Exit::Refused) => return trouble,
+            // What was refused before anybody looked at the tool needs no such word.
+            _ if matches!(
+                error,
+                CallError::NotFound { .. }
+                    | CallError::BadArguments { .. }
+                    | CallError::Denied { .. }
+            ) =>
+            {
+                return trouble;
+            }
             Ran::No => "the tool did not run",
             Ran::Yes => "the tool ran",
             Ran::Unknown => "nobody knows whether the tool ran",
@@ -200,12 +228,8 @@ impl From<NotReady> for Trouble {
         match error {
             NotReady::NoSuchPlugin(_) => Self::new(Exit::NotFound, message),
             NotReady::Down { reason, last_words, .. } => {
-                let trouble = Self::new(Exit::Bad, message).reason(&reason);
-                let trouble = trouble.last_words(&last_words.0);
-                match reason.code() {
-                    Some(code) => trouble.code(code),
-                    None => trouble,
-                }
+                let trouble = Self::maybe_coded(reason.code(), message).reason(&reason);
+                trouble.last_words(&last_words.0)
             }
         }
     }
@@ -213,11 +237,7 @@ impl From<NotReady> for Trouble {
 
 impl From<Problem> for Trouble {
     fn from(problem: Problem) -> Self {
-        let exit = match problem.code {
-            Code::PB0110 | Code::PB0120 => Exit::NotFound,
-            _ => Exit::Bad,
-        };
-        let trouble = Self::new(exit, problem.message).code(problem.code.as_str());
+        let trouble = Self::coded(problem.code.as_str(), problem.message);
         problem.help.into_iter().fold(trouble, Self::help)
     }
 }
@@ -240,11 +260,7 @@ impl From<plugbay_supervisor::Refused> for Trouble {
 /// A plugin that went wrong once its call was over.
 pub(crate) fn afterwards(plugin: &str, reason: &Reason) -> Trouble {
     let message = format!("{plugin} {reason}, after its answer");
-    let trouble = Trouble::new(Exit::Bad, message).reason(reason);
-    match reason.code() {
-        Some(code) => trouble.code(code),
-        None => trouble,
-    }
+    Trouble::maybe_coded(reason.code(), message).reason(reason)
 }
 
 /// A plugin that cannot be called at all, in words for a note.

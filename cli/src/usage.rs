@@ -6,6 +6,7 @@ use serde_json::Value;
 
 use crate::{
     shape::{Kinds, Shape},
+    source::Source,
     values::plain,
 };
 
@@ -18,8 +19,13 @@ pub(crate) struct Argument {
     pub(crate) about: String,
 }
 
+/// The whole command line that calls a tool, with the plugins that it was looked for in.
+pub(crate) fn call(source: &Source, tool: &str, schema: &Value) -> String {
+    line(&format!("{} {tool}", source.command("call")), schema)
+}
+
 /// `greet who=TEXT [times=INTEGER]`: what must be given first, then what may be.
-pub(crate) fn line(tool: &str, schema: &Value) -> String {
+fn line(tool: &str, schema: &Value) -> String {
     let mut line = tool.to_owned();
     for Argument { name, kind, is_required, .. } in arguments(schema) {
         let word =

@@ -3,7 +3,8 @@
 use std::{convert::Infallible, time::Duration};
 
 use plugbay_supervisor::{
-    Call, Caller, Output, Progress, Supervisor, ToolInfo, manifest::Severity,
+    Call, Caller, Output, Progress, Supervisor, ToolInfo,
+    manifest::{Loaded, Severity},
 };
 use serde_json::Value;
 use tokio::{
@@ -25,7 +26,6 @@ use crate::{
     follow::Follow,
     render::{Screen, Volume},
     signals::Signals,
-    source::Found,
     trouble::{Outcome, Trouble},
     values,
 };
@@ -36,20 +36,39 @@ const INTERRUPT_GRACE: Duration = Duration::from_millis(500);
 const SHUTDOWN_DRAIN: Duration = Duration::from_secs(1);
 
 pub(super) async fn call(args: &args::Call, screen: &Screen) -> Outcome {
-    // Everything is read before anything is started.
+    match prepared(args, screen) {
+        Ok((asked, loaded, signals)) => called(args, screen, asked, loaded, signals).await,
+        // Whoever reads JSON reads this too.
+        Err(trouble) => give(Err(trouble), args.output, screen),
+    }
+}
+
+/// Everything that can be found out before anything is started.
+fn prepared(args: &args::Call, screen: &Screen) -> Outcome<(Asked, Loaded, Signals)> {
     let asked = Asked::read(args)?;
-    let mut signals = Signals::new().map_err(|it| cannot_listen(&it))?;
-    let Found { loaded, .. } = args.source.find()?;
-    if screen.volume == Volume::Loud || loaded.plan.plugins.is_empty() {
-        screen.report(&loaded.report);
+    let signals = Signals::new().map_err(|it| cannot_listen(&it))?;
+    let found = args.source.find()?;
+    if screen.volume == Volume::Loud || found.loaded.plan.plugins.is_empty() {
+        screen.report(&found.loaded.report);
     }
-    if loaded.plan.plugins.is_empty() && loaded.report.has_errors() {
-        return Err(Trouble::silent(Exit::Bad));
-    }
+    found.check()?;
+    Ok((asked, found.loaded, signals))
+}
+
+async fn called(
+    args: &args::Call,
+    screen: &Screen,
+    asked: Asked,
+    loaded: Loaded,
+    mut signals: Signals,
+) -> Outcome {
     let unknown = undiscovered(&loaded.plan.plugins);
     let faulty = loaded.report.problems.iter().filter(|it| it.severity == Severity::Error);
     let withheld = faulty.filter_map(|it| Some((it.tool.clone()?, it.to_string()))).collect();
-    let supervisor = Supervisor::builder().loaded(loaded).start()?;
+    let supervisor = match Supervisor::builder().loaded(loaded).start() {
+        Ok(supervisor) => supervisor,
+        Err(refused) => return give(Err(refused.into()), args.output, screen),
+    };
     let mut follow = Follow::new(&supervisor);
     let (told, progress) = watch::channel(None);
 
@@ -95,7 +114,7 @@ async fn answer(
         None => learn(supervisor, unknown, args).await?,
     };
     let object = values::arguments(&tool.input_schema, asked.base, &asked.given)
-        .map_err(|wrong| bad_arguments(&tool, wrong))?;
+        .map_err(|wrong| bad_arguments(&args.source, &tool, wrong))?;
     let mut call = Call::new(&tool.name, Value::Object(object))
         // Nobody who looks at progress is no reason to stop.
         .on_progress(move |progress| drop(told.send(Some(progress))));
@@ -107,7 +126,7 @@ async fn answer(
         call = call.idle(idle);
     }
     let result = registry.call(&Caller::trusted("cli"), call).await;
-    result.map_err(|error| failed(supervisor, &tool, error, args.timeout))
+    result.map_err(|error| failed(supervisor, &tool, error, args))
 }
 
 /// Starts the plugins whose tools no manifest names, to find this one.
@@ -125,7 +144,7 @@ async fn learn(
     };
     match supervisor.registry().tool(&args.tool) {
         Some(tool) => Ok(tool),
-        None => Err(no_tool(supervisor, &args.tool, down)),
+        None => Err(no_tool(supervisor, args, down)),
     }
 }
 

@@ -8,7 +8,8 @@ use plugbay_supervisor::{
 };
 
 use crate::{
-    exit::Exit,
+    args,
+    source::Source,
     trouble::{Trouble, off},
     usage,
 };
@@ -17,26 +18,26 @@ use crate::{
 const LISTED_MAX: usize = 12;
 
 pub(super) fn interrupted() -> Trouble {
-    Trouble::new(Exit::Interrupted, "interrupted: the call was cancelled").code("PB0506")
+    Trouble::coded("PB0506", "interrupted: the call was cancelled")
 }
 
-pub(super) fn bad_arguments(tool: &ToolInfo, wrong: Vec<String>) -> Trouble {
+pub(super) fn bad_arguments(source: &Source, tool: &ToolInfo, wrong: Vec<String>) -> Trouble {
     let problems = CallError::BadArguments { tool: tool.name.clone(), problems: wrong };
-    Trouble::from(problems).help(how(tool))
+    Trouble::from(problems).help(how(source, tool))
 }
 
-fn how(tool: &ToolInfo) -> String {
-    format!("write: {}", usage::line(&format!("plugbay call {}", tool.name), &tool.input_schema))
+fn how(source: &Source, tool: &ToolInfo) -> String {
+    format!("write: {}", usage::call(source, &tool.name, &tool.input_schema))
 }
 
 pub(super) fn failed(
     supervisor: &Supervisor,
     tool: &ToolInfo,
     mut error: CallError,
-    total: Option<Duration>,
+    args: &args::Call,
 ) -> Trouble {
     if let (CallError::TimedOut { budget: Budget::Deadline, waited, .. }, Some(total)) =
-        (&mut error, total)
+        (&mut error, args.timeout)
     {
         // The whole of what was asked for, also if a part of it went into the start.
         *waited = total;
@@ -45,7 +46,7 @@ pub(super) fn failed(
     let trouble = Trouble::from(error);
     let status = tool.plugin.as_deref().and_then(|name| supervisor.plugin(name).ok());
     match status {
-        _ if explains_itself => trouble.help(how(tool)),
+        _ if explains_itself => trouble.help(how(&args.source, tool)),
         Some(PluginStatus { last_words, .. }) => trouble.last_words(&last_words.0),
         None => trouble,
     }
@@ -57,16 +58,16 @@ pub(super) fn never_ready(supervisor: &Supervisor, total: Duration) -> Trouble {
     let starting: Vec<PluginStatus> = starting.collect();
     let names: Vec<&str> = starting.iter().map(|it| it.name.as_str()).collect();
     let message = format!("{} was not ready within {total:?}", names.join(", "));
-    let trouble = Trouble::new(Exit::TimedOut, message).code("PB0505");
+    let trouble = Trouble::coded("PB0505", message);
     let note = |trouble: Trouble, it: &PluginStatus| {
-        trouble.note(match (&it.reason, &it.id) {
-            (Reason::StartingUp, None) => {
+        trouble.note(match &it.reason {
+            Reason::StartingUp { greeted: false } => {
                 format!("{} has not answered the HELLO on its stdin", it.name)
             }
-            (Reason::StartingUp, Some(_)) => {
+            Reason::StartingUp { greeted: true } => {
                 format!("{} said HELLO and has not answered plugin.activate", it.name)
             }
-            (reason, _) => off(&it.name, it.state, reason),
+            reason => off(&it.name, it.state, reason),
         })
     };
     let trouble = starting.iter().fold(trouble, note).note("the tool did not run");
@@ -74,7 +75,12 @@ pub(super) fn never_ready(supervisor: &Supervisor, total: Duration) -> Trouble {
     trouble.last_words(words)
 }
 
-pub(super) fn no_tool(supervisor: &Supervisor, name: &str, mut down: Vec<NotReady>) -> Trouble {
+pub(super) fn no_tool(
+    supervisor: &Supervisor,
+    args: &args::Call,
+    mut down: Vec<NotReady>,
+) -> Trouble {
+    let name = &args.tool;
     let plugins = supervisor.plugins();
     // With one program there is one cause, and that there is no such tool is its effect.
     if plugins.len() == 1
@@ -85,7 +91,7 @@ pub(super) fn no_tool(supervisor: &Supervisor, name: &str, mut down: Vec<NotRead
     let tools = supervisor.registry().tools(&Caller::trusted("cli"));
     let names: Vec<&str> = tools.iter().map(|it| it.name.as_str()).collect();
     let near = near(name, names.iter().copied());
-    let error = CallError::NotFound { name: name.to_owned(), near: near.map(str::to_owned) };
+    let error = CallError::NotFound { name: name.clone(), near: near.map(str::to_owned) };
     let mut trouble = Trouble::from(error);
     if near.is_none() && !names.is_empty() && names.len() <= LISTED_MAX {
         trouble = trouble.note(format!("there are: {}", names.join(", ")));
@@ -96,5 +102,5 @@ pub(super) fn no_tool(supervisor: &Supervisor, name: &str, mut down: Vec<NotRead
         .iter()
         .filter(is_off)
         .fold(trouble, |trouble, it| trouble.note(off(&it.name, it.state, &it.reason)));
-    trouble.help("`plugbay tools`, with the same --config or --plugin, lists all")
+    trouble.help(format!("`{}` lists all", args.source.command("tools")))
 }

@@ -11,18 +11,37 @@ use crate::{
 };
 
 pub(super) fn explain(args: &Explain, screen: &Screen) -> Outcome {
-    let Some(word) = args.code.as_deref().filter(|_| !args.list) else {
+    if args.list {
         return list(args.json, screen);
-    };
+    }
+    let word = args.code.as_deref().ok_or_else(|| {
+        Trouble::usage("expected a code, found nothing")
+            .help("the code stands in the error: `plugbay explain PB0421`")
+            .help("`plugbay explain --list` shows all")
+    })?;
     let code = find(word).ok_or_else(|| {
         Trouble::new(Exit::NotFound, format!("there is no code {word:?}"))
             .help("codes look like PB0421; `plugbay explain --list` shows all")
     })?;
-    match args.json {
-        true => screen.json(&json!({ "code": code, "title": code.title(), "page": code.page() })),
-        false => screen.data(code.page()),
+    let exit = Exit::of(code);
+    if args.json {
+        screen.json(&json!({
+            "code": code, "title": code.title(), "page": code.page(), "exit": exit as u8,
+        }))?;
+    } else {
+        screen.page(&format!("{}\n{}", code.page(), ending(exit)))?;
     }
-    .map(|()| Exit::Fine)
+    Ok(Exit::Fine)
+}
+
+/// The last words of each page.
+fn ending(exit: Exit) -> String {
+    let check = if exit == Exit::Bad { "" } else { " (`check` ends with 1 for any error)" };
+    format!(
+        "A command that fails for this ends with exit code {}{check}. `plugbay explain --list` \
+         shows all codes.\n",
+        exit as u8
+    )
 }
 
 fn list(is_json: bool, screen: &Screen) -> Outcome {

@@ -16,7 +16,10 @@ use crate::{
 
 pub(super) async fn run(args: &Run, screen: &Screen) -> Outcome {
     let mut signals = Signals::new().map_err(|it| cannot_listen(&it))?;
-    let Found { mut loaded, from } = args.source.find()?;
+    let found = args.source.find()?;
+    screen.report(&found.loaded.report);
+    found.check()?;
+    let Found { mut loaded, from } = found;
     // A program that was named on the command line is wanted now.
     let starts_now = args.start || args.source.plugin.is_some();
     for plugin in &mut loaded.plan.plugins {
@@ -26,11 +29,6 @@ pub(super) async fn run(args: &Run, screen: &Screen) -> Outcome {
     }
     let at_boot = loaded.plan.plugins.iter().filter(|it| it.idle.start_at_boot);
     let at_boot: Vec<String> = at_boot.map(|it| it.name.clone()).collect();
-    screen.report(&loaded.report);
-    if loaded.plan.plugins.is_empty() {
-        let trouble = Trouble::new(Exit::Bad, format!("there is no plugin to run in {from}"));
-        return Err(trouble);
-    }
     let supervisor = Supervisor::builder().loaded(loaded).start()?;
     let mut follow = Follow::new(&supervisor);
     greet(&supervisor, &from, &at_boot, screen);

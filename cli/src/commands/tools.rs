@@ -12,21 +12,18 @@ use crate::{
     follow::{Follow, News},
     render::{Screen, Volume, facts, tools},
     signals::Signals,
-    source::Found,
     trouble::{Outcome, Trouble},
 };
 
 pub(super) async fn tools(args: &Tools, screen: &Screen) -> Outcome {
     let mut signals = Signals::new().map_err(|it| cannot_listen(&it))?;
-    let Found { loaded, from } = args.source.find()?;
-    if loaded.report.has_errors() || screen.volume == Volume::Loud {
-        screen.report(&loaded.report);
+    let found = args.source.find()?;
+    if found.loaded.report.has_errors() || screen.volume == Volume::Loud {
+        screen.report(&found.loaded.report);
     }
+    found.check()?;
+    let loaded = found.loaded;
     let mut exit = if loaded.report.has_errors() { Exit::Bad } else { Exit::Fine };
-    let is_empty = loaded.plan.plugins.is_empty() && loaded.invalid.is_empty();
-    if is_empty && exit == Exit::Fine {
-        return Err(Trouble::new(Exit::Bad, format!("there is no plugin in {from}")));
-    }
     let unknown = undiscovered(&loaded.plan.plugins);
     let supervisor = Supervisor::builder().loaded(loaded).start()?;
     let mut follow = Follow::new(&supervisor);
@@ -50,14 +47,15 @@ pub(super) async fn tools(args: &Tools, screen: &Screen) -> Outcome {
     };
     let Ok(()) = follow.rest(show);
     for error in down {
-        screen.trouble(&error.into());
-        exit = Exit::Bad;
+        let trouble = Trouble::from(error);
+        screen.trouble(&trouble);
+        exit = if exit == Exit::Fine { trouble.exit } else { Exit::Bad };
     }
     let tools = supervisor.registry().tools(&Caller::trusted("cli"));
     let given = if args.json {
         screen.json(&json!(tools))
     } else if args.long {
-        screen.data(&tools::long(&tools, &supervisor.plugins()))
+        screen.data(&tools::long(&tools, &supervisor.plugins(), &args.source))
     } else if tools.is_empty() {
         Ok(())
     } else {

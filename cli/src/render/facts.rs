@@ -211,7 +211,10 @@ mod tests {
 
     #[test]
     fn a_start_and_a_wait_have_one_line_each() {
-        assert_eq!(line(&became(State::Starting, Reason::StartingUp), |_| vec![]), None);
+        assert_eq!(
+            line(&became(State::Starting, Reason::StartingUp { greeted: false }), |_| vec![]),
+            None
+        );
         assert_eq!(line(&became(State::Backoff, Reason::StdoutEnded), |_| vec![]), None);
     }
 

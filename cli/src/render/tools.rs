@@ -3,7 +3,10 @@
 use plugbay_supervisor::{PluginStatus, ToolInfo};
 
 use super::one_line;
-use crate::usage::{self, Argument};
+use crate::{
+    source::Source,
+    usage::{self, Argument},
+};
 
 /// How much of a description is shown in the table.
 const ABOUT_MAX: usize = 72;
@@ -46,20 +49,17 @@ fn about(description: &str) -> String {
 
 /// Everything about each tool: its words for the model, how to call it, and what
 /// stands between it and its limits.
-pub(crate) fn long(tools: &[ToolInfo], plugins: &[PluginStatus]) -> String {
-    let blocks: Vec<String> = tools.iter().map(|tool| block(tool, plugins)).collect();
+pub(crate) fn long(tools: &[ToolInfo], plugins: &[PluginStatus], source: &Source) -> String {
+    let blocks: Vec<String> = tools.iter().map(|tool| block(tool, plugins, source)).collect();
     blocks.join("\n")
 }
 
-fn block(tool: &ToolInfo, plugins: &[PluginStatus]) -> String {
+fn block(tool: &ToolInfo, plugins: &[PluginStatus], source: &Source) -> String {
     let ToolInfo { name, effect, .. } = tool;
     let again = if tool.idempotent { ", may be repeated" } else { "" };
     let plugin = tool.plugin.as_deref().unwrap_or("-");
     let mut text = format!("{name}\n    {}\n", one_line(&tool.description));
-    text.push_str(&format!(
-        "    {}\n",
-        usage::line(&format!("plugbay call {name}"), &tool.input_schema)
-    ));
+    text.push_str(&format!("    {}\n", usage::call(source, name, &tool.input_schema)));
     let row = |it: Argument| {
         let needed = if it.is_required { "needed" } else { "" };
         [
@@ -124,11 +124,12 @@ greet  read    greeter  Greets.
     fn a_tool_in_full() {
         let expected = "greet
     Greets.
-    plugbay call greet who=TEXT [n=INTEGER]
+    plugbay call --config plugins/ greet who=TEXT [n=INTEGER]
       who  TEXT     needed  Whom.
       n    INTEGER
     effect read, may be repeated; plugin greeter is dormant
 ";
-        assert_eq!(long(&[tool("greet", "Greets.\n")], &[]), expected);
+        let source = Source { config: Some("plugins/".into()), ..Source::default() };
+        assert_eq!(long(&[tool("greet", "Greets.\n")], &[], &source), expected);
     }
 }

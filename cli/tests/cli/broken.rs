@@ -2,7 +2,7 @@
 
 use std::{fs, os::unix::fs::PermissionsExt};
 
-use crate::stage::{Fixture, run};
+use crate::stage::{Fixture, run, run_in};
 
 #[track_caller]
 fn check(fixture: &Fixture, more: &[&str], code: i32, parts: &[&str]) {
@@ -55,7 +55,38 @@ fn a_program_that_only_sleeps_is_ended() {
 #[test]
 fn a_program_that_gives_back_what_it_gets_is_no_plugin() {
     let fixture = Fixture::of("sh -c cat");
-    check(&fixture, &[], 1, &["error[PB0423]: ", "is this program a plugin?"]);
+    let parts = ["error[PB0422]: cat sends back what it reads", "is this program a plugin?"];
+    check(&fixture, &[], 1, &parts);
+}
+
+/// One time after the other runs out, and each ends the command alike.
+#[test]
+fn whichever_time_runs_out_the_exit_code_is_the_same() {
+    let dir = tempfile::tempdir().unwrap();
+    let stages = [
+        ("no_hello.py", "start", &["error[PB0401]: p did not say HELLO within 1s"][..]),
+        (
+            "half_hello.py",
+            "start",
+            &["error[PB0401]: p sent 20 of the ", "bytes of its HELLO within 1s", "declares more"],
+        ),
+        ("no_activate.py", "activate", &["error[PB0426]: p did not answer plugin.activate"]),
+        ("never.py", "call", &["error[PB0505]: p was silent for 1s"]),
+        ("never.py", "call_max", &["error[PB0505]: p did not finish within 1s"]),
+    ];
+    for (file, time, parts) in stages {
+        let fixture = Fixture::new(file);
+        let words = shlex::split(&fixture.command).unwrap();
+        let manifest = format!(
+            "manifest = 1\n[plugins.p]\ncommand = {words:?}\n\
+             [plugins.p.timeouts]\n{time} = \"1s\"\nstop = \"1s\"\n",
+        );
+        fs::write(dir.path().join("plugbay.toml"), manifest).unwrap();
+        let ended = run_in(dir.path(), ["call", "-o", "json", "greet", "who=Ada"]);
+        let ended = ended.with(6, parts);
+        assert_eq!(ended.json()["error"]["exit"], 6, "{ended:?}");
+        fixture.is_gone();
+    }
 }
 
 #[test]
@@ -134,6 +165,8 @@ fn a_program_that_cannot_be_started_is_named() {
     check(&plain, &[], 1, &["error[PB0121]", "plain.py` is not executable", "chmod +x"]);
     let text = Fixture::of(&write("text", "just some text\n", 0o755));
     check(&text, &[], 1, &["error[PB0510]: text could not be started", "#!/usr/bin/env python3"]);
+    let script = Fixture::of(&write("script", "#!/nowhere/python\n", 0o755));
+    check(&script, &[], 4, &["error[PB0120]: script could not be started", "the interpreter"]);
     let missing = Fixture::of(&format!("'{}'", dir.path().join("nothing-here").display()));
     check(&missing, &[], 4, &["error[PB0120]", "nothing-here`"]);
     let folder = Fixture::of(&format!("'{}'", dir.path().display()));

@@ -47,14 +47,7 @@ fn values_come_from_files_and_stdin() {
 fn wrong_arguments_are_all_told_and_nothing_runs() {
     let call = |words: &[&str]| run(["call", "--plugin", &greeter()].iter().chain(words));
     call(&["greet", "whoo=Ada"])
-        .with(
-            2,
-            &[
-                "error[PB0402]",
-                "no argument `whoo`; did you mean `who`?",
-                "plugbay call greet who=TEXT",
-            ],
-        )
+        .with(2, &["error[PB0402]", "no argument `whoo`; did you mean `who`?", "greet who=TEXT"])
         .and_prints("");
     call(&["greet"]).with(2, &["\"who\" is a required property", "who=TEXT"]).and_prints("");
     call(&["add", "a=x", "b=y"])
@@ -81,6 +74,62 @@ fn an_answer_or_an_error_can_be_json() {
     assert_eq!(error["error"]["exit"], 4);
 }
 
+/// Whoever parses stdout finds one object there, however early it fails.
+#[test]
+fn every_failure_after_the_command_line_is_json_where_that_is_asked() {
+    let dir = tempfile::tempdir().unwrap();
+    fs::write(dir.path().join("bad.toml"), "manifest = 1\n[plugins.a]\ncommand = [\"./no\"]\n")
+        .unwrap();
+    fs::write(dir.path().join("none.toml"), "manifest = 1\n").unwrap();
+    let greeter = greeter();
+    #[rustfmt::skip]
+    let table: &[(&[&str], i32, Option<&str>)] = &[
+        (&["greet"],                                           2, None),
+        (&["-c", "nowhere", "greet"],                          4, None),
+        (&["-c", "bad.toml", "greet"],                         4, Some("PB0120")),
+        (&["-c", "none.toml", "greet"],                        1, None),
+        (&["--env", "A=1", "greet"],                           2, None),
+        (&["--plugin", "a | b", "greet"],                      2, None),
+        (&["--plugin", "./nowhere", "greet"],                  4, Some("PB0120")),
+        (&["--plugin", "true", "greet"],                       1, Some("PB0507")),
+        (&["--plugin", "sleep 60", "--timeout", "1s", "greet"], 6, Some("PB0505")),
+        (&["--plugin", &greeter, "greet", "who"],              2, None),
+        (&["--plugin", &greeter, "greet", "who=@nowhere"],     4, None),
+        (&["--plugin", &greeter, "greet", "--json", "[]"],     2, None),
+        (&["--plugin", &greeter, "greet", "whom=Ada"],         2, Some("PB0402")),
+        (&["--plugin", &greeter, "sing"],                      4, Some("PB0403")),
+    ];
+    for (words, exit, code) in table {
+        let ended =
+            run_in(dir.path(), ["call", "-o", "json"].iter().chain(*words)).with(*exit, &[]);
+        let error = &ended.json()["error"];
+        assert_eq!((&error["exit"], &error["code"]), (&json!(exit), &json!(code)), "{words:?}");
+        assert!(!error["message"].as_str().unwrap().is_empty(), "{words:?}: {error}");
+    }
+    let ended = run_in(dir.path(), ["call", "-o", "json", "-c", "bad.toml", "greet"]);
+    assert_eq!(ended.json()["error"]["problems"][0]["code"], "PB0120", "{ended:?}");
+}
+
+#[test]
+fn what_to_write_names_the_same_plugins() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("my greet.py");
+    fs::copy(crate::stage::greet(), file).unwrap();
+    let call = |words: &[&str]| {
+        let plugin = ["call", "--plugin", "python3 'my greet.py'", "--env", "A=secret"];
+        run_in(dir.path(), plugin.iter().chain(words))
+            .with(if words[0] == "sing" { 4 } else { 2 }, &[])
+    };
+    let same = r#"--plugin "python3 'my greet.py'" --env A"#;
+    let ended =
+        call(&["greet"]).with(2, &[&format!("write: plugbay call {same} greet who=TEXT\n")]);
+    assert!(!ended.stderr.contains("secret"), "{ended:?}");
+    call(&["sing"]).with(4, &[&format!("`plugbay tools {same}` lists all")]);
+    run_in(dir.path(), ["new", "greet", "--lang", "python"]).with(0, &[]);
+    run_in(dir.path(), ["call", "-c", "greet", "greet", "whom=Ada"])
+        .with(2, &["write: plugbay call --config greet greet who=TEXT\n"]);
+}
+
 #[test]
 fn a_manifest_names_tools_before_anything_runs() {
     let dir = tempfile::tempdir().unwrap();
@@ -95,7 +144,7 @@ fn a_manifest_names_tools_before_anything_runs() {
     fs::write(dir.path().join("plugbay.toml"), "manifest = 1\n[plugins.greet]\nfrom = \"gret\"\n")
         .unwrap();
     let ended = run_in(dir.path(), ["call", "greet", "who=Ada"]);
-    ended.with(1, &["error[PB0110]", "plugbay.toml:3", "did you mean `greet`?"]).and_prints("");
+    ended.with(4, &["error[PB0110]", "plugbay.toml:3", "did you mean `greet`?"]).and_prints("");
 }
 
 #[test]
@@ -107,7 +156,9 @@ fn a_bare_program_gets_only_the_variables_that_are_given() {
     run(["call", "--plugin", "true", "--env", "NOT_SET_ANYWHERE", "x"])
         .with(2, &["it is not set here"]);
     run(["call", "--plugin", "true", "--env", "1=2", "x"]).with(2, &["variable's name"]);
-    run(["call", "--env", "A=1", "x"]).with(2, &["--plugin"]);
+    let why = "--env is for a program that --plugin names";
+    run(["call", "--env", "A=1", "x"]).with(2, &[why, "[plugins.NAME.grant] env"]);
+    run(["call", "--env", "A=1", "--config", ".", "x"]).with(2, &[why]);
 }
 
 #[test]

@@ -19,7 +19,8 @@ greet  read    greet   Greets somebody by name.
     assert_eq!(json[1]["name"], "greet");
     assert_eq!(json[1]["input_schema"]["properties"]["who"]["type"], "string");
     let ended = run(["tools", "--long", "--plugin", &greeter()]).with(0, &[]);
-    assert!(ended.stdout.contains("    plugbay call greet who=TEXT\n"), "{ended:?}");
+    assert!(ended.stdout.contains("    plugbay call --plugin "), "{ended:?}");
+    assert!(ended.stdout.contains(" greet who=TEXT\n"), "{ended:?}");
 }
 
 #[test]
@@ -75,14 +76,20 @@ fn check_shows_every_problem_in_its_place() {
 #[test]
 fn what_is_not_there_is_told_with_what_might_be_meant() {
     let dir = tempfile::tempdir().unwrap();
-    for command in [&["check"][..], &["tools"], &["run"], &["call", "x"]] {
+    for command in [&["tools"][..], &["run"], &["call", "x"]] {
         run_in(dir.path(), command)
             .with(2, &["no plugbay.toml and no plugin.toml", "--config", "--plugin", "plugbay new"])
             .and_prints("");
     }
+    // There is nothing to check in a program.
+    for command in [&["check"][..], &["check", "."]] {
+        let ended = run_in(dir.path(), command);
+        assert!(!ended.stderr.contains("--plugin"), "{ended:?}");
+        ended.with(if command.len() == 1 { 2 } else { 1 }, &["plugbay new"]).and_prints("");
+    }
     fs::write(dir.path().join("plugbay.toml"), "manifest = 1\n").unwrap();
     run_in(dir.path(), ["check", "plugbay.tml"]).with(4, &["did you mean `plugbay.toml`?"]);
-    run_in(dir.path(), ["run"]).with(1, &["no plugin to run in plugbay.toml"]);
+    run_in(dir.path(), ["run"]).with(1, &["there is no plugin in plugbay.toml"]);
     run_in(dir.path(), ["tools"]).with(1, &["there is no plugin in plugbay.toml"]);
     run(["chek"]).with(2, &["similar", "'check'"]).and_prints("");
     run(["explain", "PB9999"]).with(4, &["no code", "--list"]).and_prints("");
@@ -95,6 +102,11 @@ fn every_code_has_its_page() {
     assert_eq!(list.lines().count(), json.as_array().unwrap().len());
     let page = run(["explain", "421"]).with(0, &[]);
     assert!(page.stdout.starts_with("# PB0421: "), "{page:?}");
+    assert!(page.stdout.ends_with("exit code 1. `plugbay explain --list` shows all codes.\n"));
+    let page = run(["explain", "--color", "always", "PB0401"]).with(0, &[]).stdout;
+    assert!(page.starts_with("\x1b[1mPB0401: ") && !page.contains("```"), "{page}");
+    assert!(page.contains("exit code 6"), "{page}");
+    run(["explain"]).with(2, &["expected a code", "--list"]).and_prints("");
     let page = run(["explain", "pb0421", "--json"]).with(0, &[]).json();
     assert_eq!(page["code"], "PB0421");
 }
