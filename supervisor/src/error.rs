@@ -34,12 +34,14 @@ pub enum RetryAdvice {
 #[non_exhaustive]
 pub enum CallError {
     /// No such tool.
-    #[error("no tool is called {name:?}{}", near.as_ref().map_or(String::new(), |near| format!("; the nearest name is {near:?}")))]
+    #[error("no tool is called {name:?}{}", not_found(near.as_deref(), withheld.as_deref()))]
     NotFound {
         /// What was asked for.
         name: String,
         /// The nearest name this caller may use.
         near: Option<String>,
+        /// Why a tool of this name, which a plugin has, is not listed.
+        withheld: Option<String>,
     },
     /// A rule forbids it.
     #[error("{tool} may not be called: {rule}")]
@@ -121,6 +123,15 @@ pub enum CallError {
         /// Whether it is only too large.
         too_large: bool,
     },
+}
+
+/// A reason beats a guess.
+fn not_found(near: Option<&str>, withheld: Option<&str>) -> String {
+    match (withheld, near) {
+        (Some(why), _) => format!(": {why}"),
+        (None, Some(near)) => format!("; the nearest name is {near:?}"),
+        (None, None) => String::new(),
+    }
 }
 
 fn timed_out(budget: Budget, waited: Duration) -> String {
@@ -256,10 +267,10 @@ impl CallError {
     /// what to do. No name of a process, no advice to try what cannot work.
     pub fn for_model(&self) -> String {
         let what = match self {
-            Self::NotFound { name, near: Some(near) } => {
+            Self::NotFound { name, near: Some(near), .. } => {
                 return format!("There is no tool named {name}. Did you mean {near}?");
             }
-            Self::NotFound { name, near: None } => {
+            Self::NotFound { name, near: None, .. } => {
                 return format!("There is no tool named {name}.");
             }
             Self::Denied { tool, .. } => {

@@ -34,7 +34,7 @@ use crate::{
     manifest::names::covers,
     plan::{self, PluginPlan, RestartWhen, ToolPlan},
     reason::{Private, Reason},
-    registry::{Cell, Registry},
+    registry::{Cell, NOT_GRANTED, Registry},
     status::Condition,
     stderr::{Drain, StderrLine},
     stop::{Climbed, climb, ladder},
@@ -613,7 +613,8 @@ impl Keeper {
         let peer = run.link.peer_calls();
         run.link.open(self.plan.limits.concurrency.min(peer).max(1));
         let tools = listed(&self.plan, &run.provides);
-        self.registry.set_tools(&self.cell, &tools);
+        let unlisted = unlisted(&self.plan, &run.provides);
+        self.registry.set_tools(&self.cell, &tools, &unlisted);
         self.event(Event::Activated, Reason::Running);
     }
 
@@ -930,17 +931,25 @@ fn check_hello(plan: &PluginPlan, welcome: &Welcome) -> Result<Vec<Provide>, Str
 /// The tools to list: granted, and truly provided.
 fn listed(plan: &PluginPlan, provides: &[Provide]) -> Vec<ToolPlan> {
     let provided = |name: &str| provides.iter().find(|it| it.kind == "tool" && it.name == name);
-    let granted = |name: &str| plan.grant_tools.iter().any(|pattern| covers(pattern, name));
     if plan.discover {
-        let tools = provides.iter().filter(|it| it.kind == "tool" && granted(&it.name));
+        let tools = provides.iter().filter(|it| it.kind == "tool" && plan.grants(&it.name));
         return tools.map(|it| discovered(plan, it)).collect();
     }
     // Where a manifest names the tools, its words count and not the handshake's.
     plan.tools
         .iter()
-        .filter(|tool| granted(&tool.name) && provided(&tool.name).is_some())
+        .filter(|tool| plan.grants(&tool.name) && provided(&tool.name).is_some())
         .cloned()
         .collect()
+}
+
+/// The other tools that the plugin has, and why they are not listed.
+fn unlisted<'a>(plan: &'a PluginPlan, provides: &'a [Provide]) -> Vec<(&'a str, &'static str)> {
+    let tools = || provides.iter().filter(|it| it.kind == "tool").map(|it| it.name.as_str());
+    let denied = tools().filter(|name| !plan.grants(name)).map(|name| (name, NOT_GRANTED));
+    let named = plan.tools.iter().map(|it| it.name.as_str()).filter(|_| !plan.discover);
+    let missing = named.filter(|name| plan.grants(name) && !tools().any(|it| it == *name));
+    denied.chain(missing.map(|name| (name, "it does not provide it now"))).collect()
 }
 
 fn discovered(plan: &PluginPlan, it: &Provide) -> ToolPlan {

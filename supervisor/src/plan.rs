@@ -10,6 +10,8 @@ use std::{collections::BTreeMap, path::PathBuf, time::Duration};
 
 use serde_json::Value;
 
+use crate::manifest::names::covers;
+
 /// Everything one supervisor runs.
 #[derive(Clone, Debug, Default)]
 pub struct Plan {
@@ -302,6 +304,11 @@ pub enum Approval {
 }
 
 impl PluginPlan {
+    /// Whether a tool, by the plugin's own name for it, is granted.
+    pub(crate) fn grants(&self, tool: &str) -> bool {
+        self.grant_tools.iter().any(|pattern| covers(pattern, tool))
+    }
+
     /// A plan for one program under the default rules: no scope, no secret, the
     /// tools it names itself, no effect beyond what the caller may do.
     pub fn new(name: impl Into<String>, command: Vec<String>, dir: impl Into<PathBuf>) -> Self {

@@ -2,7 +2,10 @@
 //!
 //! Reads take an immutable snapshot; changes swap it whole. Names are protected:
 //! a local tool's name cannot be taken, and where two plugins want one name,
-//! neither gets it. Entries stay listed while their plugin sleeps.
+//! neither gets it. Entries stay listed whatever their plugin's state: while it
+//! sleeps, and also while it is stopped or quarantined. What an agent sees does not
+//! change because a plugin is ill, its calls are told why, and no other plugin comes
+//! into its names meanwhile.
 
 use std::{
     collections::BTreeMap,
@@ -48,6 +51,8 @@ use crate::{
 const PROBLEMS_MAX: usize = 8;
 /// How much of the last words goes into an error.
 pub(crate) const LAST_WORDS_MAX: usize = 2 << 10;
+/// Why a tool is not listed that `grant.tools` leaves out.
+pub(crate) const NOT_GRANTED: &str = "the operator does not grant it";
 /// How often a call that was refused unrun is sent to the next process.
 const RESENDS_MAX: u32 = 3;
 
@@ -174,6 +179,15 @@ pub struct Refused {
 struct Table {
     /// All who want it, in order of arrival.
     wanted: BTreeMap<Arc<str>, Vec<Arc<Entry>>>,
+    /// What plugins have and may not list, with the reason.
+    withheld: BTreeMap<Arc<str>, Vec<Withheld>>,
+}
+
+/// Why one plugin does not get a name.
+#[derive(Clone)]
+struct Withheld {
+    cell: Arc<Cell>,
+    why: String,
 }
 
 impl Table {
@@ -188,6 +202,18 @@ impl Table {
             [only] => Some(only),
             _ => None,
         })
+    }
+
+    /// Why there is nothing under this name, if a plugin has a tool for it.
+    fn why_not(&self, name: &str) -> Option<String> {
+        if let Some(claims) = self.wanted.get(name) {
+            let who: Vec<String> = claims.iter().map(|it| it.whose()).collect();
+            return Some(format!("{} want this name, so neither gets it", who.join(" and ")));
+        }
+        let all = self.withheld.get(name)?.iter();
+        let one =
+            |it: &Withheld| format!("plugin {:?} may not offer it: {}", &*it.cell.name, it.why);
+        Some(all.map(one).collect::<Vec<_>>().join("; "))
     }
 
     fn listed(&self) -> impl Iterator<Item = &Arc<Entry>> {
@@ -241,6 +267,21 @@ impl Registry {
         self.0.table.load().get(name).map(|entry| Self::info(entry))
     }
 
+    /// One tool that this caller may use, or what a call of it would be told.
+    ///
+    /// # Errors
+    /// [`CallError::NotFound`], which also says why a tool of this name is withheld, or
+    /// [`CallError::Denied`].
+    pub fn find(&self, caller: &Caller, name: &str) -> Result<ToolInfo, CallError> {
+        let entry = self.0.table.load().get(name).cloned();
+        let Some(entry) = entry else { return Err(self.not_found(caller, name.to_owned())) };
+        if !caller.may_use(name) {
+            let rule = Rule::Caller { caller: caller.name.to_string() };
+            return Err(CallError::Denied { tool: name.to_owned(), rule });
+        }
+        Ok(Self::info(&entry))
+    }
+
     fn info(entry: &Entry) -> ToolInfo {
         let tool = &entry.tool;
         ToolInfo {
@@ -274,14 +315,25 @@ impl Registry {
         })
     }
 
-    /// Puts a plugin's tools in the place of those it had.
-    pub(crate) fn set_tools(&self, cell: &Arc<Cell>, tools: &[ToolPlan]) {
+    /// Puts a plugin's tools in the place of those it had. The `unlisted` are those that
+    /// it has besides, by its own names, and why they are not listed.
+    pub(crate) fn set_tools(
+        &self,
+        cell: &Arc<Cell>,
+        tools: &[ToolPlan],
+        unlisted: &[(&str, &'static str)],
+    ) {
+        let full = |name: &str| -> Arc<str> {
+            match &cell.plan.prefix {
+                Some(prefix) => format!("{prefix}_{name}").into(),
+                None => name.into(),
+            }
+        };
         let mut entries = Vec::new();
+        let mut withheld: Vec<(Arc<str>, String)> =
+            unlisted.iter().map(|(name, why)| (full(name), (*why).to_owned())).collect();
         for tool in tools {
-            let name: Arc<str> = match &cell.plan.prefix {
-                Some(prefix) => format!("{prefix}_{}", tool.name).into(),
-                None => tool.name.as_str().into(),
-            };
+            let name = full(&tool.name);
             // A plugin that comes back usually brings the same tools; compiling their
             // schemas takes longer than shaking hands.
             if let Some(same) = self.claim(&name, cell).filter(|entry| entry.tool == *tool) {
@@ -290,7 +342,10 @@ impl Registry {
             }
             match self.entry(Arc::clone(&name), tool.clone(), Source::Plugin(Arc::clone(cell))) {
                 Ok(entry) => entries.push(Arc::new(entry)),
-                Err(why) => self.withhold(&name, cell, why),
+                Err(why) => {
+                    self.withhold(&name, cell, why.clone());
+                    withheld.push((name, why));
+                }
             }
         }
         self.change(|table| {
@@ -300,6 +355,14 @@ impl Registry {
                 if !claims.is_empty() {
                     table.wanted.insert(name, claims);
                 }
+            }
+            table.withheld.retain(|_, all| {
+                all.retain(|it| !Arc::ptr_eq(&it.cell, cell));
+                !all.is_empty()
+            });
+            for (name, why) in withheld {
+                let cell = Arc::clone(cell);
+                table.withheld.entry(name).or_default().push(Withheld { cell, why });
             }
             for entry in entries {
                 let claims = table.wanted.entry(Arc::clone(&entry.name)).or_default();
@@ -337,7 +400,8 @@ impl Registry {
 
     fn change<T>(&self, edit: impl FnOnce(&mut Table) -> T) -> T {
         let _changing = self.0.changing.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut table = Table { wanted: self.0.table.load().wanted.clone() };
+        let now = self.0.table.load();
+        let mut table = Table { wanted: now.wanted.clone(), withheld: now.withheld.clone() };
         let result = edit(&mut table);
         self.0.table.store(Arc::new(table));
         result
@@ -361,7 +425,9 @@ impl Registry {
         let table = self.0.table.load();
         let known = table.listed().map(|entry| &*entry.name).filter(|name| caller.may_use(name));
         let near = names::near(&name, known).map(str::to_owned);
-        CallError::NotFound { name, near }
+        // Who may not use it is not told that it is there.
+        let withheld = caller.may_use(&name).then(|| table.why_not(&name)).flatten();
+        CallError::NotFound { name, near, withheld }
     }
 
     async fn checked_call(
@@ -428,7 +494,9 @@ impl Registry {
             }
             (refusal, Some(cell), _) => busy(cell, refusal),
             // A local tool is always active and never full.
-            (_, None, _) => CallError::NotFound { name: entry.name.to_string(), near: None },
+            (_, None, _) => {
+                CallError::NotFound { name: entry.name.to_string(), near: None, withheld: None }
+            }
         })
     }
 

@@ -18,13 +18,10 @@ use crate::{
     keeper::{Keeper, Order},
     life::Life,
     local::LocalTool,
-    manifest::{
-        self, Invalid, Loaded, Problem, Report,
-        names::{self, covers},
-    },
-    plan::{Plan, PluginPlan},
+    manifest::{self, Invalid, Loaded, Problem, Report, names},
+    plan::{Plan, PluginPlan, ToolPlan},
     reason::{Private, Reason},
-    registry::{Approver, Cell, Question, Refused, Registry},
+    registry::{Approver, Cell, NOT_GRANTED, Question, Refused, Registry},
     status::{Condition, Off, PluginStatus, State, told},
     stderr::{StderrLine, Tail},
 };
@@ -149,7 +146,8 @@ impl Builder {
             let (orders, inbox) = mpsc::unbounded_channel();
             let cell = Arc::new(cell(plugin, orders, off));
             if cell.plan.enabled {
-                registry.set_tools(&cell, &declared(&cell.plan));
+                let (listed, unlisted) = declared(&cell.plan);
+                registry.set_tools(&cell, &listed, &unlisted);
                 let keeper = Keeper::new(
                     Arc::clone(&cell),
                     registry.clone(),
@@ -202,10 +200,12 @@ fn cell(plan: PluginPlan, orders: mpsc::UnboundedSender<Order>, off: Option<Off>
     }
 }
 
-/// The tools that are known before any process runs.
-fn declared(plan: &PluginPlan) -> Vec<crate::plan::ToolPlan> {
-    let granted = |name: &str| plan.grant_tools.iter().any(|it| covers(it, name));
-    plan.tools.iter().filter(|tool| granted(&tool.name)).cloned().collect()
+/// The tools that are known before any process runs, and those that are not granted.
+fn declared(plan: &PluginPlan) -> (Vec<ToolPlan>, Vec<(&str, &'static str)>) {
+    let (listed, unlisted): (Vec<&ToolPlan>, Vec<&ToolPlan>) =
+        plan.tools.iter().partition(|tool| plan.grants(&tool.name));
+    let unlisted = unlisted.into_iter().map(|it| (it.name.as_str(), NOT_GRANTED));
+    (listed.into_iter().cloned().collect(), unlisted.collect())
 }
 
 /// No plugin has that name.

@@ -349,7 +349,6 @@ fn a_switched_off_plugin_may_lack_its_program() {
     assert_eq!(loaded.report.count(Severity::Warning), 1);
 }
 
-/// The plugin still provides it, and the engine must not take that for a lie.
 #[test]
 fn one_budget_of_calls_drags_the_other_along() {
     let times = |text: &str| {
@@ -366,6 +365,7 @@ fn one_budget_of_calls_drags_the_other_along() {
     assert_eq!(times("call = \"2s\"\ncall_max = \"5s\""), (2, 5));
 }
 
+/// The plugin still provides it, and the engine must not take that for a lie.
 #[test]
 fn a_withheld_tool_is_known_and_not_granted() {
     let loaded = load_wrong(&Path::new(FOLDER).join("schema-invalid.toml"));

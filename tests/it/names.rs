@@ -1,8 +1,8 @@
 //! What the registry lists: names that are protected, withheld, prefixed, stable.
 
 use plugbay_supervisor::{
-    Caller, Effect, Fact, LocalTool, Output, PluginPlan, Refused, State, Supervisor, ToolInfo,
-    plan::RestartWhen,
+    Call, Caller, Effect, Fact, LocalTool, Output, PluginPlan, Refused, State, Supervisor,
+    ToolInfo, plan::RestartWhen,
 };
 use serde_json::json;
 
@@ -124,6 +124,67 @@ fn a_name_no_model_accepts_or_a_schema_that_is_none_withholds_the_tool_and_not_t
             holds("it to be withheld", || withheld(&stage) == [pair("odd", "p")]).await;
             stage.end().await;
         }
+    });
+}
+
+#[test]
+fn why_a_name_is_withheld_is_told_to_those_who_may_use_it_and_to_nobody_else() {
+    alone(async |world| {
+        let with = |name: &str, mode: &str| PluginPlan {
+            prefix: Some(name.into()),
+            ..named(world, name, mode)
+        };
+        let mut granted = with("granted", "good tools=echo,text");
+        granted.grant_tools = vec!["echo".into()];
+        let stage = world.supervise([
+            granted,
+            with("schema", "bad-schema which=type"),
+            PluginPlan {
+                prefix: Some("narrow".into()),
+                ..declared(world, "activate-provides keep=echo", &["echo", "text"])
+            },
+            named(world, "a", "good tools=echo"),
+            named(world, "b", "good tools=echo"),
+        ]);
+        for plugin in ["granted", "schema", "p", "a", "b"] {
+            stage.up(plugin).await;
+        }
+        let (trusted, stranger) = (Caller::trusted("test"), Caller::new("stranger").allow("x"));
+        for (name, why) in [
+            ("granted_text", "plugin \"granted\" may not offer it: the operator does not grant it"),
+            ("schema_odd", "plugin \"schema\" may not offer it: the root of its schema"),
+            ("narrow_text", "plugin \"p\" may not offer it: it does not provide it now"),
+            ("echo", "plugin \"a\" and plugin \"b\" want this name, so neither gets it"),
+        ] {
+            let error = stage.send(&trusted, Call::new(name, json!({}))).await.expect_err(name);
+            let text = error.to_string();
+            assert!(text.starts_with(&format!("no tool is called {name:?}: {why}")), "{text}");
+            assert_eq!(stage.registry.find(&trusted, name), Err(error));
+            let error = stage.send(&stranger, Call::new(name, json!({}))).await.expect_err(name);
+            assert_eq!(error.to_string(), format!("no tool is called {name:?}"));
+            assert_eq!(error.for_model(), format!("There is no tool named {name}."));
+        }
+        stage.end().await;
+    });
+}
+
+/// An agent's list of tools does not change because a plugin is ill, and no other plugin
+/// comes into its names meanwhile.
+#[test]
+fn a_quarantined_plugin_keeps_its_names() {
+    alone(async |world| {
+        let mut ill = PluginPlan { name: "ill".into(), ..declared(world, "crash", &["echo"]) };
+        ill.restart.budget = 0;
+        let stage = world.supervise([ill, named(world, "heir", "good tools=echo,pid")]);
+        stage.ready("ill").await.ok();
+        stage.until("ill", State::Quarantined).await;
+        let tool = stage.registry.tool("echo").expect("it stays listed");
+        assert_eq!((tool.plugin.as_deref(), tool.state), (Some("ill"), State::Quarantined));
+        stage.up("heir").await;
+        assert_eq!(listed(&stage), ["pid"], "the heir does not get what is claimed");
+        let error = stage.call("echo", json!({})).await.expect_err("two want it");
+        assert!(error.to_string().contains("plugin \"ill\" and plugin \"heir\""), "{error}");
+        stage.end().await;
     });
 }
 

@@ -4,7 +4,7 @@ use std::{convert::Infallible, time::Duration};
 
 use plugbay_supervisor::{
     Call, Caller, Output, Progress, Supervisor, ToolInfo,
-    manifest::{Loaded, Severity},
+    manifest::{Loaded, Problem, Severity},
 };
 use serde_json::Value;
 use tokio::{
@@ -63,8 +63,10 @@ async fn called(
     mut signals: Signals,
 ) -> Outcome {
     let unknown = undiscovered(&loaded.plan.plugins);
+    // What the manifest has against the tool, which is then not even granted.
     let faulty = loaded.report.problems.iter().filter(|it| it.severity == Severity::Error);
-    let withheld = faulty.filter_map(|it| Some((it.tool.clone()?, it.to_string()))).collect();
+    let faulty = faulty.filter(|it| it.tool.as_ref() == Some(&args.tool)).map(Problem::to_string);
+    let faulty: Vec<String> = faulty.collect();
     let supervisor = match Supervisor::builder().loaded(loaded).start() {
         Ok(supervisor) => supervisor,
         Err(refused) => return give(Err(refused.into()), args.output, screen),
@@ -72,7 +74,7 @@ async fn called(
     let mut follow = Follow::new(&supervisor);
     let (told, progress) = watch::channel(None);
 
-    let mut ear = Ear { supervisor: &supervisor, screen, ended: None, withheld };
+    let mut ear = Ear { supervisor: &supervisor, screen, ended: None };
     let work = answer(&supervisor, &unknown, args, asked, told);
     let outcome = tokio::select! {
         outcome = work => outcome,
@@ -83,10 +85,7 @@ async fn called(
     let Ok(()) = follow.rest(|news| ear.hear(news));
 
     let is_answered = outcome.is_ok();
-    let outcome = outcome.map_err(|trouble| match ear.why_withheld(&args.tool) {
-        Some(why) if trouble.exit == Exit::NotFound => trouble.note(why),
-        _ => trouble,
-    });
+    let outcome = outcome.map_err(|trouble| faulty.into_iter().fold(trouble, Trouble::note));
     let exit = give(outcome, args.output, screen);
     // A death from here on is one after the answer.
     ear.ended = None;
@@ -142,10 +141,8 @@ async fn learn(
         }
         None => learning.await,
     };
-    match supervisor.registry().tool(&args.tool) {
-        Some(tool) => Ok(tool),
-        None => Err(no_tool(supervisor, args, down)),
-    }
+    let found = supervisor.registry().find(&Caller::trusted("cli"), &args.tool);
+    found.map_err(|error| no_tool(supervisor, args, error, down))
 }
 
 async fn watch_progress(

@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use plugbay_supervisor::{
     Budget, CallError, Caller, NotReady, PluginStatus, Reason, State, Supervisor, ToolInfo,
-    manifest::names::near,
 };
 
 use crate::{
@@ -78,9 +77,9 @@ pub(super) fn never_ready(supervisor: &Supervisor, total: Duration) -> Trouble {
 pub(super) fn no_tool(
     supervisor: &Supervisor,
     args: &args::Call,
+    error: CallError,
     mut down: Vec<NotReady>,
 ) -> Trouble {
-    let name = &args.tool;
     let plugins = supervisor.plugins();
     // With one program there is one cause, and that there is no such tool is its effect.
     if plugins.len() == 1
@@ -90,10 +89,12 @@ pub(super) fn no_tool(
     }
     let tools = supervisor.registry().tools(&Caller::trusted("cli"));
     let names: Vec<&str> = tools.iter().map(|it| it.name.as_str()).collect();
-    let near = near(name, names.iter().copied());
-    let error = CallError::NotFound { name: name.clone(), near: near.map(str::to_owned) };
+    let is_explained = match &error {
+        CallError::NotFound { near, withheld, .. } => near.is_some() || withheld.is_some(),
+        _ => true,
+    };
     let mut trouble = Trouble::from(error);
-    if near.is_none() && !names.is_empty() && names.len() <= LISTED_MAX {
+    if !is_explained && !names.is_empty() && names.len() <= LISTED_MAX {
         trouble = trouble.note(format!("there are: {}", names.join(", ")));
     }
     trouble = down.iter().fold(trouble, |it, down| it.note(down.to_string()));

@@ -17,8 +17,6 @@ pub(super) struct Ear<'a> {
     pub(super) screen: &'a Screen,
     /// How a plugin died.
     pub(super) ended: Option<Trouble>,
-    /// Tools that are not listed, and why.
-    pub(super) withheld: Vec<(String, String)>,
 }
 
 impl Ear<'_> {
@@ -33,15 +31,10 @@ impl Ear<'_> {
             }
             _ => return Ok(()),
         };
-        match &fact {
-            Fact::Exited { plugin, reason, .. } if reason.code().is_some() => {
-                self.ended = Some(afterwards(plugin, reason));
-            }
-            Fact::Withheld { tool, plugin, why } => {
-                let why = format!("{tool} of plugin {plugin} is withheld: {why}");
-                self.withheld.push((tool.clone(), why));
-            }
-            _ => {}
+        if let Fact::Exited { plugin, reason, .. } = &fact
+            && reason.code().is_some()
+        {
+            self.ended = Some(afterwards(plugin, reason));
         }
         if let Some((_, status)) = facts::line(&fact, |it| tools_of(self.supervisor, it))
             && is_loud
@@ -49,10 +42,5 @@ impl Ear<'_> {
             self.screen.status(&status);
         }
         Ok(())
-    }
-
-    /// Why a tool is not listed, if a plugin has it.
-    pub(super) fn why_withheld(&self, tool: &str) -> Option<String> {
-        self.withheld.iter().find(|it| it.0 == tool).map(|it| it.1.clone())
     }
 }

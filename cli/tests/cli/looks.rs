@@ -39,7 +39,8 @@ fn a_tool_that_is_withheld_is_told_with_the_reason() {
     let ended = run(["tools", "--plugin", &fixture.command]).with(0, &["    Withheld ", why]);
     assert!(ended.stdout.contains("add ") && !ended.stdout.contains("greet "), "{ended:?}");
     let ended = run(["call", "--plugin", &fixture.command, "greet", "who=Ada"]);
-    ended.with(4, &["error[PB0403]", "greet of plugin bad-schema is withheld: "]).and_prints("");
+    let why = "no tool is called \"greet\": plugin \"bad-schema\" may not offer it: the root of";
+    ended.with(4, &["error[PB0403]", why]).and_prints("");
     fixture.is_gone();
 }
 
