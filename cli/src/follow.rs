@@ -1,7 +1,7 @@
 //! What happens in a supervisor, as it happens: facts and lines of stderr.
 
 use futures::FutureExt;
-use plugbay_supervisor::{Event, Events, StderrLine, Supervisor};
+use plugbay_supervisor::{Builder, Event, Events, StderrLine};
 use tokio::{
     sync::broadcast::{Receiver, error::RecvError},
     task::unconstrained,
@@ -24,9 +24,9 @@ pub(crate) struct Follow {
 }
 
 impl Follow {
-    /// From now on. Called before anything is awaited, it misses nothing.
-    pub(crate) fn new(supervisor: &Supervisor) -> Self {
-        Self { events: supervisor.events(), lines: supervisor.stderr() }
+    /// From the start of what is being built, which is not missed either.
+    pub(crate) fn new(builder: &Builder) -> Self {
+        Self { events: builder.events(), lines: builder.stderr() }
     }
 
     /// Gives each piece of news to `show` until it says stop. Cancel safe.

@@ -78,8 +78,9 @@ struct Run {
     started: Instant,
     active_since: Option<Instant>,
     provides: Vec<Provide>,
-    /// Its word for why it wants to be replaced, until that can be done.
-    retiring: Option<String>,
+    /// Its word for why it wants to be replaced, until that can be done, and whether it
+    /// asked as soon as it was up.
+    retiring: Option<(String, bool)>,
     /// Why it is being let go, if it is; what comes later does not change that.
     asked: Option<Arc<Reason>>,
     /// Whether it has answered `plugin.deactivate` with success.
@@ -248,7 +249,10 @@ impl Keeper {
         let linger = self.run.as_ref().and_then(|run| run.linger_until);
         let state = match self.life {
             Life::Backoff => self.until,
-            Life::Active => self.idle_at(),
+            Life::Active => match (self.idle_at(), self.retire_at()) {
+                (Some(idle), Some(retire)) => Some(idle.min(retire)),
+                (idle, retire) => idle.or(retire),
+            },
             Life::Draining(_) => self.drain_until,
             _ => None,
         };
@@ -267,6 +271,13 @@ impl Keeper {
         Some(self.idle_from.map_or(at, |from| at.max(from)))
     }
 
+    /// When a plugin that asked to be replaced is, if it did: not before it has lived for
+    /// as long as a first backoff takes, so that it cannot be started for ever.
+    fn retire_at(&self) -> Option<Instant> {
+        let run = self.run.as_ref().filter(|run| run.retiring.is_some())?;
+        Some(run.active_since? + self.plan.restart.first)
+    }
+
     // ── Acting ─────────────────────────────────────────────────────────────────
 
     fn act(&mut self, turn: Turn) {
@@ -274,8 +285,10 @@ impl Keeper {
             Turn::Order(order) => self.order(order),
             Turn::News(Some(News::Hello(welcome))) => self.greeted(welcome),
             Turn::News(Some(News::Retire(word))) => {
+                let first = self.plan.restart.first;
                 if let Some(run) = &mut self.run {
-                    run.retiring = Some(word);
+                    let young = run.active_since.is_none_or(|it| it.elapsed() < first);
+                    run.retiring = Some((word, young));
                 }
                 self.retire();
             }
@@ -365,7 +378,10 @@ impl Keeper {
             Life::Backoff if self.until.is_some_and(|at| at <= now) => {
                 self.event(Event::Waited, Reason::StartingUp { greeted: false });
             }
-            Life::Active => self.fall_asleep(now),
+            Life::Active => {
+                self.retire();
+                self.fall_asleep(now);
+            }
             Life::Draining(_) if self.drain_until.is_some_and(|at| at <= now) => {
                 self.step = None;
                 self.drain_failed();
@@ -376,10 +392,8 @@ impl Keeper {
 
     /// The idle clock has run out, it seems.
     fn fall_asleep(&mut self, now: Instant) {
-        let Some(run) = self.run.as_ref().filter(|_| self.idle_at().is_some_and(|at| at <= now))
-        else {
-            return;
-        };
+        let due = self.life == Life::Active && self.idle_at().is_some_and(|at| at <= now);
+        let Some(run) = self.run.as_ref().filter(|_| due) else { return };
         // Deciding and shutting are one step under the link's lock.
         if run.link.quiesce() {
             self.event(Event::Quiet, Reason::IdleStop);
@@ -432,21 +446,19 @@ impl Keeper {
         }
     }
 
-    /// Replaces a plugin that asked for it. It may ask at any time, and is replaced
-    /// as soon as it is active. \[R-NO-06\]
+    /// Replaces a plugin that asked for it, once it is old enough; until then it goes on
+    /// serving. \[R-NO-06\]
     fn retire(&mut self) {
-        if self.life != Life::Active {
+        let due = self.retire_at().is_some_and(|at| at <= Instant::now());
+        let Some(run) = self.run.as_mut().filter(|_| due && self.life == Life::Active) else {
             return;
-        }
-        let Some(run) = &mut self.run else { return };
-        let Some(word) = run.retiring.take() else { return };
-        let young = run.active_since.is_none_or(|it| it.elapsed() < self.plan.restart.first);
+        };
+        let Some((word, young)) = run.retiring.take() else { return };
         let reason = Reason::Retired { word };
-        if young {
-            // Who asks as soon as it is up would be started for ever.
-            let then = self.sentence(&reason);
-            let reason = self.epitaph(then, reason);
-            return self.event(Event::Unfit(then), reason);
+        // Who asks each time as soon as it is up spends the patience there is.
+        if young && self.sentence(&reason) == Then::Quarantined {
+            let reason = self.epitaph(Then::Quarantined, reason);
+            return self.event(Event::Unfit(Then::Quarantined), reason);
         }
         self.event(Event::Retire, reason);
     }

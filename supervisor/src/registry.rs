@@ -28,7 +28,7 @@ use serde::Serialize;
 use serde_json::Value;
 use tokio::{
     sync::{OwnedSemaphorePermit, mpsc, watch},
-    time::{Instant, timeout_at},
+    time::{Instant, timeout, timeout_at},
 };
 
 use crate::{
@@ -233,6 +233,7 @@ struct Inner {
     calls: AtomicU64,
     facts: Facts,
     approver: Option<Approver>,
+    approval_wait: Duration,
 }
 
 impl fmt::Debug for Registry {
@@ -244,7 +245,7 @@ impl fmt::Debug for Registry {
 }
 
 impl Registry {
-    pub(crate) fn new(facts: Facts, approver: Option<Approver>) -> Self {
+    pub(crate) fn new(facts: Facts, approver: Option<Approver>, approval_wait: Duration) -> Self {
         Self(Arc::new(Inner {
             table: ArcSwap::default(),
             changing: Mutex::new(()),
@@ -252,6 +253,7 @@ impl Registry {
             calls: AtomicU64::new(1),
             facts,
             approver,
+            approval_wait,
         }))
     }
 
@@ -439,8 +441,11 @@ impl Registry {
     ) -> Result<Output, CallError> {
         let approval = entry.approval();
         self.admit(entry, caller, &call, approval)?;
+        let mut began = seen.began;
         if approval == Approval::Ask && !caller.trusted {
             self.ask(entry, caller, &call).await?;
+            // Thinking was not the tool's work.
+            began = Instant::now();
         }
         match &entry.source {
             Source::Local(local) => {
@@ -450,7 +455,7 @@ impl Registry {
             Source::Plugin(cell) => {
                 let full = || busy(cell, Refusal::Full);
                 let place = cell.house.enter(cell.inside_max()).ok_or_else(full)?;
-                let errand = Errand { entry, cell, call, began: seen.began };
+                let errand = Errand { entry, cell, call, began };
                 errand.run(place, seen).await
             }
         }
@@ -512,8 +517,9 @@ impl Registry {
         let approved = match &self.0.approver {
             Some(approver) => {
                 let asked = AssertUnwindSafe(async { approver(question).await });
-                // Fails closed: a panic is a no.
-                asked.catch_unwind().await.unwrap_or(false)
+                // Fails closed: a panic is a no, and so is an answer that does not come.
+                let answer = timeout(self.0.approval_wait, asked.catch_unwind()).await;
+                matches!(answer, Ok(Ok(true)))
             }
             None => false,
         };

@@ -28,6 +28,9 @@ use crate::{
 
 /// How long a shutdown lets running calls finish, unless told otherwise.
 const SHUTDOWN_DRAIN: Duration = Duration::from_secs(2);
+/// How long an approver may think: as long as a call may take, because a person may have
+/// to be found first.
+const APPROVAL_WAIT: Duration = Duration::from_secs(600);
 /// Lines of stderr a slow listener may lag behind.
 const LINES_KEPT: usize = 1024;
 
@@ -62,12 +65,28 @@ impl Drop for Inner {
 }
 
 /// What a supervisor is built from, in code.
-#[derive(Default)]
 pub struct Builder {
     plan: Plan,
     invalid: Vec<Invalid>,
     locals: Vec<LocalTool>,
     approver: Option<Approver>,
+    approval_wait: Duration,
+    facts: Facts,
+    lines: broadcast::Sender<StderrLine>,
+}
+
+impl Default for Builder {
+    fn default() -> Self {
+        Self {
+            plan: Plan::default(),
+            invalid: Vec::new(),
+            locals: Vec::new(),
+            approver: None,
+            approval_wait: APPROVAL_WAIT,
+            facts: Facts::new(),
+            lines: broadcast::Sender::new(LINES_KEPT),
+        }
+    }
 }
 
 impl std::fmt::Debug for Builder {
@@ -116,6 +135,24 @@ impl Builder {
         self
     }
 
+    /// How long an approver may think, ten minutes unless set; then its answer is no. The
+    /// time is the caller's and not the tool's: no budget of the call begins before the yes.
+    #[must_use]
+    pub fn approval_wait(mut self, wait: Duration) -> Self {
+        self.approval_wait = wait;
+        self
+    }
+
+    /// Everything that happens from the start on, the start included.
+    pub fn events(&self) -> Events {
+        self.facts.events()
+    }
+
+    /// Lines of the plugins' stderr from the start on; see [`Supervisor::stderr`].
+    pub fn stderr(&self) -> broadcast::Receiver<StderrLine> {
+        self.lines.subscribe()
+    }
+
     /// Starts. Plugins that start at boot are on their way when this returns; the
     /// others wait for their first call.
     ///
@@ -126,8 +163,8 @@ impl Builder {
     /// # Panics
     /// Outside a tokio runtime.
     pub fn start(self) -> Result<Supervisor, Refused> {
-        let facts = Facts::new();
-        let registry = Registry::new(facts.clone(), self.approver);
+        let (facts, lines) = (self.facts, self.lines);
+        let registry = Registry::new(facts.clone(), self.approver, self.approval_wait);
         for local in self.locals {
             registry.add(local)?;
         }
@@ -138,7 +175,6 @@ impl Builder {
             let why = "two plugins have this name".into();
             return Err(Refused { name: twice.clone(), why });
         }
-        let lines = broadcast::Sender::new(LINES_KEPT);
         let mut cells = Vec::new();
         let mut keepers = Vec::new();
         for plugin in self.plan.plugins {

@@ -1,13 +1,39 @@
 //! The stream of facts: complete, in order, honest about gaps, and blind to what
 //! belongs to a tenant.
 
-use plugbay_supervisor::{Call, Caller, Event, Fact, State, Supervisor};
+use plugbay_supervisor::{Call, Caller, Effect, Event, Fact, State, Supervisor};
 use serde_json::json;
 
-use crate::{alone::alone, stage::within, world::World};
+use crate::{
+    alone::alone,
+    calls::{declared, tool},
+    stage::within,
+    world::World,
+};
 
 /// A word that must never be seen in any fact.
 const CANARY: &str = "canary-7f3a";
+
+/// Whoever asks the supervisor for them comes too late for what is said in its start.
+#[test]
+fn events_can_be_had_before_anything_happens() {
+    alone(async |world| {
+        let mut plan = declared(world, "exits-early say=heard", &["echo"]);
+        plan.restart.budget = 0;
+        plan.tools.push(tool("no good", Effect::Read));
+        plan.idle.start_at_boot = true;
+        let builder = Supervisor::builder().plugin(plan);
+        let (mut events, mut lines) = (builder.events(), builder.stderr());
+        let supervisor = builder.start().expect("the plan is sound");
+        let first = events.next().await.expect("it has started");
+        assert_eq!(first.seq, 0);
+        assert!(matches!(first.fact, Fact::Withheld { ref tool, .. } if tool == "no good"));
+        let second = within("a fact", events.next()).await.expect("it goes on");
+        assert!(matches!(second.fact, Fact::Spawned { .. }), "{second:?}");
+        assert_eq!(within("a line", lines.recv()).await.expect("it goes on").line.0, "heard");
+        within("its end", supervisor.shutdown()).await;
+    });
+}
 
 /// One life of a plugin in which the canary is everywhere a tenant's words may be.
 async fn sing(world: &World) -> Vec<Event> {

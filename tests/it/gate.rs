@@ -1,9 +1,12 @@
 //! Who may call what, in which order a call is refused, and that a refused call
 //! wakes nobody.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicUsize, Ordering},
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
 };
 
 use plugbay_supervisor::{
@@ -117,6 +120,28 @@ fn an_approver_is_asked_once_and_only_its_yes_lets_a_call_pass() {
         assert_eq!(asked.load(Ordering::Relaxed), 4);
         assert_eq!(as_caller(&stage, &ask("no"), "echo").await, "ok", "reading asks nobody");
         assert_eq!(asked.load(Ordering::Relaxed), 4);
+        stage.end().await;
+    });
+}
+
+#[test]
+fn an_approver_that_thinks_too_long_says_no_and_one_that_thinks_costs_no_budget() {
+    alone(async |world| {
+        let caller = Caller::new("model").allow("*");
+        let ask = || Supervisor::builder().plugin(effects(world, Approve::default()));
+        let late = ask().approver(async |_| std::future::pending().await);
+        let stage = world.start(late.approval_wait(Duration::from_millis(50)));
+        assert_eq!(as_caller(&stage, &caller, "pid").await, DENIED);
+        stage.end().await;
+        // It thinks for longer than the call may take, and the call has all of its time.
+        let thinks = Duration::from_secs(2);
+        let stage = world.start(ask().approver(move |_| async move {
+            tokio::time::sleep(thinks).await;
+            true
+        }));
+        stage.up("p").await;
+        let call = Call::new("pid", json!({})).deadline(thinks);
+        stage.send(&caller, call).await.expect("the budget begins with the yes");
         stage.end().await;
     });
 }

@@ -118,7 +118,7 @@ const ROWS: &[Row] = &[
     ("exit-status", real, "up: ok; stopped close"),
     ("slow-exit", real, "up: ok; stopped close"),
     ("is-error", real, "up: tool error; stopped close"),
-    // Asking to be replaced as soon as it is up counts as dying.
+    // Asking to be replaced as soon as it is up is heeded once it is old enough.
     ("retire", real, "dies: retired close"),
     // The handshake.
     ("banner", real, "down: not_a_frame; not_a_frame -|eof"),

@@ -67,11 +67,12 @@ async fn called(
     let faulty = loaded.report.problems.iter().filter(|it| it.severity == Severity::Error);
     let faulty = faulty.filter(|it| it.tool.as_ref() == Some(&args.tool)).map(Problem::to_string);
     let faulty: Vec<String> = faulty.collect();
-    let supervisor = match Supervisor::builder().loaded(loaded).start() {
+    let builder = Supervisor::builder().loaded(loaded);
+    let mut follow = Follow::new(&builder);
+    let supervisor = match builder.start() {
         Ok(supervisor) => supervisor,
         Err(refused) => return give(Err(refused.into()), args.output, screen),
     };
-    let mut follow = Follow::new(&supervisor);
     let (told, progress) = watch::channel(None);
 
     let mut ear = Ear { supervisor: &supervisor, screen, ended: None };

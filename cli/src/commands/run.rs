@@ -29,8 +29,9 @@ pub(super) async fn run(args: &Run, screen: &Screen) -> Outcome {
     }
     let at_boot = loaded.plan.plugins.iter().filter(|it| it.idle.start_at_boot);
     let at_boot: Vec<String> = at_boot.map(|it| it.name.clone()).collect();
-    let supervisor = Supervisor::builder().loaded(loaded).start()?;
-    let mut follow = Follow::new(&supervisor);
+    let builder = Supervisor::builder().loaded(loaded);
+    let mut follow = Follow::new(&builder);
+    let supervisor = builder.start()?;
     greet(&supervisor, &from, &at_boot, screen);
 
     let mut show = |news| show(news, &supervisor, args, screen);

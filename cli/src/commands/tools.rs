@@ -25,8 +25,9 @@ pub(super) async fn tools(args: &Tools, screen: &Screen) -> Outcome {
     let loaded = found.loaded;
     let mut exit = if loaded.report.has_errors() { Exit::Bad } else { Exit::Fine };
     let unknown = undiscovered(&loaded.plan.plugins);
-    let supervisor = Supervisor::builder().loaded(loaded).start()?;
-    let mut follow = Follow::new(&supervisor);
+    let builder = Supervisor::builder().loaded(loaded);
+    let mut follow = Follow::new(&builder);
+    let supervisor = builder.start()?;
     let show = |news| {
         match news {
             News::Line(line) if screen.volume == Volume::Loud => screen.line(&line),
