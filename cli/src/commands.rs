@@ -11,6 +11,7 @@ mod new;
 mod run;
 mod schema;
 mod tools;
+mod waits;
 
 use std::time::Duration;
 

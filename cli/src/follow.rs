@@ -47,7 +47,8 @@ impl Follow {
         Ok(())
     }
 
-    async fn next(&mut self) -> News {
+    /// The next piece of news. Cancel safe.
+    pub(crate) async fn next(&mut self) -> News {
         loop {
             tokio::select! {
                 // A plugin's words come before the news of its end.

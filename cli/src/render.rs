@@ -2,18 +2,21 @@
 //! steer a terminal.
 
 pub(crate) mod facts;
+pub(crate) mod hush;
 mod page;
 pub(crate) mod tools;
 
 use std::{
     cell::Cell,
     io::{self, IsTerminal, Write},
+    time::Duration,
 };
 
 use clap::builder::styling::{AnsiColor, Style};
 use plugbay_supervisor::{Progress, StderrLine, manifest::Report};
 use serde_json::Value;
 
+use self::hush::Shown;
 use crate::{
     exit::Exit,
     trouble::{Outcome, Trouble, last_lines},
@@ -94,12 +97,49 @@ impl Screen {
     /// How far a call has come, on a line that is written over; only for a person
     /// who is watching.
     pub(crate) fn progress(&self, progress: &Progress) {
-        if self.volume == Volume::Quiet || !io::stderr().is_terminal() {
-            return;
+        if self.volume != Volume::Quiet && io::stderr().is_terminal() {
+            self.passing("Progress", &progress_text(progress));
         }
-        let text: String = one_line(&progress_text(progress)).chars().take(66).collect();
-        self.talk(&format!("\r{PLAIN}{:>VERB_WIDTH$}{PLAIN:#} {text}\x1b[K", "Progress"));
+    }
+
+    /// What is waited for: on a line that is written over for a person who is watching,
+    /// and on lines of its own for somebody who wants to hear everything.
+    pub(crate) fn waiting(&self, text: &str) {
+        match (self.volume, io::stderr().is_terminal()) {
+            (Volume::Quiet, _) | (Volume::Normal, false) => {}
+            (_, true) => self.passing("Waiting", text),
+            (Volume::Loud, false) => self.status(&Status::new(PLAIN, "Waiting", text)),
+        }
+    }
+
+    /// How often to say what is waited for; `None` if nobody wants to hear it.
+    pub(crate) fn pause(&self) -> Option<Duration> {
+        match (self.volume, io::stderr().is_terminal()) {
+            (Volume::Quiet, _) | (Volume::Normal, false) => None,
+            (_, true) => Some(Duration::from_secs(1)),
+            (Volume::Loud, false) => Some(Duration::from_secs(2)),
+        }
+    }
+
+    /// A status line that the next line takes the place of.
+    fn passing(&self, verb: &str, text: &str) {
+        let text: String = one_line(text).chars().take(66).collect();
+        self.talk(&format!("\r{PLAIN}{verb:>VERB_WIDTH$}{PLAIN:#} {text}\x1b[K"));
         self.is_dirty.set(true);
+    }
+
+    /// What a plugin says on stderr, at the speed of a person.
+    pub(crate) fn shown(&self, shown: &Shown) {
+        let (name, text) = match shown {
+            Shown::Line(name, text) => (name, one_line(text)),
+            Shown::Again(name, count) => {
+                (name, format!("{DIM}(the same {count} times more){DIM:#}"))
+            }
+            Shown::Hidden(name, count) => {
+                (name, format!("{DIM}({count} lines are not shown; -v shows them){DIM:#}"))
+            }
+        };
+        self.talk(&format!("{DIM}{name:>VERB_WIDTH$} |{DIM:#} {text}\n"));
     }
 
     /// Takes a progress line away.

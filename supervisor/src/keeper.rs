@@ -76,6 +76,7 @@ struct Run {
     process: Option<Process>,
     pid: u32,
     started: Instant,
+    up_since: SystemTime,
     active_since: Option<Instant>,
     provides: Vec<Provide>,
     /// Its word for why it wants to be replaced, until that can be done, and whether it
@@ -473,7 +474,8 @@ impl Keeper {
             off: None,
             reason: Arc::clone(&shown),
             since: SystemTime::now(),
-            until: self.until.filter(|_| self.life == Life::Backoff),
+            until: self.state_ends(),
+            up_since: self.run.as_ref().map(|run| run.up_since),
             link: self.run.as_ref().map(|run| run.link.clone()),
             pid: self.run.as_ref().map(|run| run.pid),
             starts: self.starts,
@@ -487,6 +489,18 @@ impl Keeper {
         // One state of ours may be several of the table's.
         if before.state() != state || before.reason.kind() != shown.kind() {
             self.facts.say(Fact::Became { plugin: self.name(), state, reason: shown });
+        }
+    }
+
+    /// When the state that begins now ends at the latest, if it does so by itself.
+    fn state_ends(&self) -> Option<Instant> {
+        let (now, timeouts) = (Instant::now(), &self.plan.timeouts);
+        match self.life {
+            Life::Greeting => Some(now + timeouts.hello),
+            Life::Activating => Some(now + timeouts.activate),
+            Life::Draining(_) => Some(now + self.drain_budget),
+            Life::Backoff => self.until,
+            _ => None,
         }
     }
 
@@ -534,6 +548,7 @@ impl Keeper {
             process: Some(launched.process),
             pid,
             started: Instant::now(),
+            up_since: SystemTime::now(),
             active_since: None,
             provides: Vec::new(),
             retiring: None,

@@ -7,7 +7,10 @@ use std::{
 };
 
 use serde::Serialize;
-use tokio::{sync::watch, time::timeout};
+use tokio::{
+    sync::watch,
+    time::{Instant, timeout},
+};
 
 use crate::{
     life::{Life, Then},
@@ -97,6 +100,18 @@ pub struct PluginStatus {
     /// Since when it is in this state.
     #[serde(serialize_with = "epoch_ms")]
     pub since: SystemTime,
+    /// When this state ends at the latest, if it does so by itself: the time for HELLO, for
+    /// activation or for draining is over, or a backoff is.
+    #[serde(serialize_with = "maybe_epoch_ms")]
+    pub until: Option<SystemTime>,
+    /// Since when the process runs, if there is one.
+    #[serde(serialize_with = "maybe_epoch_ms")]
+    pub up_since: Option<SystemTime>,
+    /// How its last process ended, if one has.
+    pub last_end: Option<Reason>,
+    /// Which optional parts of the protocol both sides use; empty unless it is up. Without
+    /// `async` it works on one call at a time and sees neither deadline nor cancellation.
+    pub features: Vec<&'static str>,
     /// Processes started so far.
     pub starts: u64,
     /// Deaths that the restart budget still remembers.
@@ -108,6 +123,17 @@ pub struct PluginStatus {
     /// The end of its stderr, confidential.
     #[serde(skip)]
     pub last_words: Private,
+}
+
+#[expect(clippy::ref_option, reason = "the signature is serde's")]
+fn maybe_epoch_ms<S: serde::Serializer>(
+    time: &Option<SystemTime>,
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
+    match time {
+        Some(time) => epoch_ms(time, serializer),
+        None => serializer.serialize_none(),
+    }
 }
 
 fn epoch_ms<S: serde::Serializer>(time: &SystemTime, serializer: S) -> Result<S::Ok, S::Error> {
@@ -136,8 +162,9 @@ pub(crate) struct Condition {
     pub(crate) off: Option<Off>,
     pub(crate) reason: Arc<Reason>,
     pub(crate) since: SystemTime,
-    /// When a backoff ends.
-    pub(crate) until: Option<tokio::time::Instant>,
+    /// When the state ends by itself, if it does.
+    pub(crate) until: Option<Instant>,
+    pub(crate) up_since: Option<SystemTime>,
     pub(crate) link: Option<Link>,
     pub(crate) pid: Option<u32>,
     pub(crate) starts: u64,

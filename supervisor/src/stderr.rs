@@ -98,6 +98,8 @@ impl Drain {
         let mut line = Vec::new();
         let mut second = Instant::now();
         let (mut spent, mut dropped) = (0, 0);
+        // Whether the line that comes next has lost its beginning.
+        let mut torn = false;
         loop {
             chunk.clear();
             let read = stderr.read_buf(&mut chunk);
@@ -117,14 +119,23 @@ impl Drain {
             }
             spent += chunk.len() as u64;
             if self.bytes_per_second < spent {
-                dropped += chunk.len() as u64;
+                // With the line that has begun, whose end is among it.
+                dropped += (line.len() + chunk.len()) as u64;
+                line.clear();
+                torn = true;
                 // A flood must not take a whole core from the host: let others run,
                 // and let the pipe push back.
                 tokio::task::yield_now().await;
                 continue;
             }
+            let rest = match chunk.iter().position(|&byte| byte == b'\n').filter(|_| torn) {
+                Some(end) => &chunk[end + 1..],
+                None => &chunk[..],
+            };
+            dropped += (chunk.len() - rest.len()) as u64;
+            torn = false;
             if 0 < self.lines.receiver_count() {
-                self.pass_on(&chunk, &mut line);
+                self.pass_on(rest, &mut line);
             }
         }
         self.pass_on(b"\n", &mut line);
@@ -158,8 +169,10 @@ impl Drain {
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
+    use tokio::io::AsyncWriteExt;
 
     use super::*;
+    use crate::fact::Event;
 
     proptest! {
         #[test]
@@ -171,6 +184,42 @@ mod tests {
             prop_assert_eq!(tail.bytes.iter().copied().collect::<Vec<_>>(), kept);
             prop_assert_eq!(tail.dropped as usize, all.len() - kept.len());
         }
+    }
+
+    /// What is shown is whole lines, and what is not shown is counted to the byte.
+    #[tokio::test(start_paused = true)]
+    async fn a_flood_is_cut_between_lines_and_counted() {
+        let (mut write, read) = pipe::pipe().unwrap();
+        let facts = Facts::new();
+        let mut events = facts.events();
+        let lines = broadcast::Sender::new(1 << 16);
+        let mut heard = lines.subscribe();
+        let drain = Drain {
+            plugin: "p".into(),
+            tail: Arc::new(Mutex::new(Tail::new(64))),
+            bytes_per_second: 10_000,
+            facts,
+            lines,
+        };
+        let drain = tokio::spawn(drain.run(read));
+        let flood: String = (0..50_000).map(|n| format!("line {n:06}\n")).collect();
+        write.write_all(flood.as_bytes()).await.unwrap();
+        // A second of its own, in which something passes again.
+        tokio::time::sleep(SECOND).await;
+        write.write_all(flood.as_bytes()).await.unwrap();
+        drop(write);
+        drain.await.unwrap();
+        let (mut shown, mut dropped) = (0, 0);
+        while let Ok(line) = heard.try_recv() {
+            let number = line.line.0.strip_prefix("line ").filter(|it| it.len() == 6);
+            assert!(number.is_some_and(|it| it.parse::<u32>().is_ok()), "{:?}", line.line.0);
+            shown += line.line.0.len() + 1;
+        }
+        while let Some(Event { fact: Fact::Dropped { count, .. }, .. }) = events.next().await {
+            dropped += count;
+        }
+        assert!(0 < shown && 0 < dropped);
+        assert_eq!(shown as u64 + dropped, 2 * flood.len() as u64);
     }
 
     #[test]

@@ -220,6 +220,7 @@ fn cell(plan: PluginPlan, orders: mpsc::UnboundedSender<Order>, off: Option<Off>
             reason: Arc::clone(&reason),
             since: SystemTime::now(),
             until: None,
+            up_since: None,
             link: None,
             pid: None,
             starts: 0,
@@ -450,6 +451,12 @@ fn status(cell: &Cell) -> PluginStatus {
         reason: (*now.reason).clone(),
         pid: now.pid,
         since: now.since,
+        until: now.until.map(|at| {
+            SystemTime::now() + at.saturating_duration_since(tokio::time::Instant::now())
+        }),
+        up_since: now.up_since,
+        last_end: (0 < now.ended).then(|| (*now.reason_of_end).clone()),
+        features: now.link.as_ref().map_or_else(Vec::new, |it| it.features().names().collect()),
         starts: now.starts,
         deaths: now.deaths,
         calls: cell.house.inside(),

@@ -18,6 +18,7 @@ use super::{
     discover,
     ear::Ear,
     put_away, undiscovered,
+    waits::Waits,
 };
 use crate::{
     args::{self, Form},
@@ -75,12 +76,14 @@ async fn called(
     };
     let (told, progress) = watch::channel(None);
 
-    let mut ear = Ear { supervisor: &supervisor, screen, ended: None };
-    let work = answer(&supervisor, &unknown, args, asked, told);
+    let mut ear = Ear::new(&supervisor, screen, args);
+    let waits = Waits::new(&supervisor, screen);
+    let work = answer(&waits, &unknown, args, asked, told);
     let outcome = tokio::select! {
         outcome = work => outcome,
         never = follow.all(|news| ear.hear(news)) => match never {},
-        never = watch_progress(progress, screen) => match never {},
+        never = watch_progress(progress, &waits) => match never {},
+        never = waits.talk() => match never {},
         () = signals.next() => Err(interrupted()),
     };
     let Ok(()) = follow.rest(|news| ear.hear(news));
@@ -101,13 +104,14 @@ async fn called(
 
 /// Finds the tool, types the arguments, calls.
 async fn answer(
-    supervisor: &Supervisor,
+    waits: &Waits<'_>,
     unknown: &[String],
     args: &args::Call,
     asked: Asked,
     told: watch::Sender<Option<Progress>>,
 ) -> Outcome<Output> {
     let began = Instant::now();
+    let supervisor = waits.supervisor;
     let registry = supervisor.registry();
     let tool = match registry.tool(&args.tool) {
         Some(tool) => tool,
@@ -118,13 +122,15 @@ async fn answer(
     let mut call = Call::new(&tool.name, Value::Object(object))
         // Nobody who looks at progress is no reason to stop.
         .on_progress(move |progress| drop(told.send(Some(progress))));
-    if let Some(total) = args.timeout {
-        // What was spent on learning the tools is spent.
-        call = call.deadline(total.saturating_sub(began.elapsed()));
+    // What was spent on learning the tools is spent.
+    let total = args.timeout.map(|total| total.saturating_sub(began.elapsed()));
+    if let Some(total) = total {
+        call = call.deadline(total);
     }
     if let Some(idle) = args.idle {
         call = call.idle(idle);
     }
+    waits.call.set(Some((began.into_std(), total)));
     let result = registry.call(&Caller::trusted("cli"), call).await;
     result.map_err(|error| failed(supervisor, &tool, error, args))
 }
@@ -148,11 +154,12 @@ async fn learn(
 
 async fn watch_progress(
     mut progress: watch::Receiver<Option<Progress>>,
-    screen: &Screen,
+    waits: &Waits<'_>,
 ) -> Infallible {
     while progress.changed().await.is_ok() {
         if let Some(progress) = &*progress.borrow_and_update() {
-            screen.progress(progress);
+            waits.heard.set(Some(std::time::Instant::now()));
+            waits.screen.progress(progress);
         }
     }
     std::future::pending().await

@@ -2,24 +2,48 @@
 
 use std::convert::Infallible;
 
-use plugbay_supervisor::{Fact, Supervisor};
+use plugbay_supervisor::{Fact, PluginStatus, Supervisor};
 
 use super::tools_of;
 use crate::{
+    args::Call,
     follow::News,
-    render::{Screen, Volume, facts},
+    render::{PLAIN, Screen, Status, Volume, facts},
     trouble::{Trouble, afterwards},
 };
 
 /// Keeps what an error needs.
 pub(super) struct Ear<'a> {
-    pub(super) supervisor: &'a Supervisor,
-    pub(super) screen: &'a Screen,
+    supervisor: &'a Supervisor,
+    screen: &'a Screen,
+    args: &'a Call,
     /// How a plugin died.
     pub(super) ended: Option<Trouble>,
 }
 
-impl Ear<'_> {
+impl<'a> Ear<'a> {
+    pub(super) fn new(supervisor: &'a Supervisor, screen: &'a Screen, args: &'a Call) -> Self {
+        Self { supervisor, screen, args, ended: None }
+    }
+
+    /// What becomes of the budgets that were asked for, if the plugin sees none.
+    fn budgets(&self) -> Option<String> {
+        let plugin = self.supervisor.registry().tool(&self.args.tool)?.plugin?;
+        let PluginStatus { features, .. } = self.supervisor.plugin(&plugin).ok()?;
+        if features.contains(&"async") {
+            return None;
+        }
+        let but = match (self.args.timeout, self.args.idle) {
+            (None, None) => return None,
+            (Some(_), None) => "sees no deadline: when --timeout is over, its process is ended",
+            (None, Some(_)) => "cannot report progress: --idle bounds its whole call",
+            (Some(_), Some(_)) => {
+                "cannot report progress: --timeout bounds its whole call, and --idle nothing"
+            }
+        };
+        Some(format!("{plugin} is of level L0 and {but}"))
+    }
+
     /// Takes one piece of news.
     pub(super) fn hear(&mut self, news: News) -> Result<(), Infallible> {
         let is_loud = self.screen.volume == Volume::Loud;
@@ -31,10 +55,17 @@ impl Ear<'_> {
             }
             _ => return Ok(()),
         };
-        if let Fact::Exited { plugin, reason, .. } = &fact
-            && reason.code().is_some()
-        {
-            self.ended = Some(afterwards(plugin, reason));
+        match &fact {
+            Fact::Exited { plugin, reason, .. } if reason.code().is_some() => {
+                self.ended = Some(afterwards(plugin, reason));
+            }
+            // There is one call, so this is said once.
+            Fact::CallStarted { .. } => {
+                if let Some(text) = self.budgets() {
+                    self.screen.status(&Status::new(PLAIN, "Note", text));
+                }
+            }
+            _ => {}
         }
         if let Some((_, status)) = facts::line(&fact, |it| tools_of(self.supervisor, it))
             && is_loud

@@ -1,18 +1,23 @@
 //! `plugbay run`: supervise until told to stop.
 
+use std::time::{Duration, Instant};
+
 use plugbay_supervisor::{Caller, PluginStatus, State, Supervisor, plan::Idle};
 use serde_json::json;
 
-use super::{cannot_listen, tools_of};
+use super::{cannot_listen, tools_of, waits::Waits};
 use crate::{
     args::Run,
     exit::Exit,
     follow::{Follow, News},
-    render::{self, GOOD, PLAIN, Screen, Status, Volume, facts},
+    render::{self, GOOD, PLAIN, Screen, Status, Volume, facts, hush::Hush},
     signals::Signals,
     source::Found,
     trouble::{Outcome, Trouble},
 };
+
+/// How long a count of what was not shown may wait to be said.
+const COUNT_PAUSE: Duration = Duration::from_millis(500);
 
 pub(super) async fn run(args: &Run, screen: &Screen) -> Outcome {
     let mut signals = Signals::new().map_err(|it| cannot_listen(&it))?;
@@ -34,13 +39,15 @@ pub(super) async fn run(args: &Run, screen: &Screen) -> Outcome {
     let supervisor = builder.start()?;
     greet(&supervisor, &from, &at_boot, screen);
 
-    let mut show = |news| show(news, &supervisor, args, screen);
+    let mut desk = Desk { supervisor: &supervisor, args, screen, hush: Hush::default() };
+    let waits = Waits::new(&supervisor, screen);
     tokio::select! {
-        stop = follow.all(&mut show) => {
+        stop = desk.watch(&mut follow) => {
             supervisor.shutdown().await;
-            follow.rest(&mut show).ok();
+            desk.rest(&mut follow).ok();
             return Err(stop);
         }
+        never = waits.talk() => match never {},
         () = signals.next() => {}
     }
 
@@ -53,7 +60,7 @@ pub(super) async fn run(args: &Run, screen: &Screen) -> Outcome {
     tokio::select! {
         // Whoever reads our stdout may be gone already: the plugins are ended all the same.
         () = async {
-            let (shutdown, news) = (supervisor.shutdown(), follow.all(&mut show));
+            let (shutdown, news) = (supervisor.shutdown(), desk.watch(&mut follow));
             tokio::pin!(shutdown);
             tokio::select! {
                 () = &mut shutdown => {}
@@ -63,7 +70,7 @@ pub(super) async fn run(args: &Run, screen: &Screen) -> Outcome {
         () = signals.next() => return Ok(Exit::Interrupted),
     }
     // A stdout that is gone by now is no trouble.
-    follow.rest(&mut show).ok();
+    desk.rest(&mut follow).ok();
     screen.status(&Status::new(GOOD, "Stopped", "every plugin has ended"));
     Ok(Exit::Fine)
 }
@@ -100,32 +107,74 @@ fn greet(supervisor: &Supervisor, from: &str, at_boot: &[String], screen: &Scree
     }
 }
 
-/// Shows one piece of news; an error is the reason to stop.
-fn show(news: News, supervisor: &Supervisor, args: &Run, screen: &Screen) -> Outcome<()> {
-    let event = match news {
-        News::Line(line) => {
-            if screen.volume != Volume::Quiet {
-                screen.line(&line);
+/// Where news comes in and is shown.
+struct Desk<'a> {
+    supervisor: &'a Supervisor,
+    args: &'a Run,
+    screen: &'a Screen,
+    hush: Hush,
+}
+
+impl Desk<'_> {
+    /// Shows what happens, until there is a reason to stop.
+    async fn watch(&mut self, follow: &mut Follow) -> Trouble {
+        loop {
+            tokio::select! {
+                news = follow.next() => {
+                    let over = matches!(news, News::Event(_)) && is_over(self.supervisor);
+                    if let Err(trouble) = self.show(news) {
+                        return trouble;
+                    }
+                    if over {
+                        return Trouble::new(Exit::Bad, "no plugin is left that could take a call");
+                    }
+                }
+                // Counts of what was not shown do not wait for the next line.
+                () = tokio::time::sleep(COUNT_PAUSE) => {
+                    let due = self.hush.due(Instant::now());
+                    due.iter().for_each(|it| self.screen.shown(it));
+                }
             }
-            return Ok(());
         }
-        News::LinesMissed(n) => {
-            let text = format!("{n} lines of stderr: too many at once");
-            screen.status(&Status::new(render::WARN, "Missed", text));
-            return Ok(());
-        }
-        News::Event(event) => event,
-    };
-    if args.json {
-        screen.data(&json!(facts::to_json(&event)).to_string())?;
-    } else if let Some((volume, status)) = facts::line(&event.fact, |it| tools_of(supervisor, it))
-        && volume <= screen.volume
-    {
-        screen.status(&status);
     }
-    match is_over(supervisor) {
-        true => Err(Trouble::new(Exit::Bad, "no plugin is left that could take a call")),
-        false => Ok(()),
+
+    /// Shows what has happened already.
+    fn rest(&mut self, follow: &mut Follow) -> Outcome<()> {
+        let shown = follow.rest(|news| self.show(news));
+        self.hush.rest().iter().for_each(|it| self.screen.shown(it));
+        shown
+    }
+
+    /// Shows one piece of news.
+    fn show(&mut self, news: News) -> Outcome<()> {
+        let event = match news {
+            News::Line(line) => {
+                match self.screen.volume {
+                    Volume::Quiet => {}
+                    Volume::Normal => {
+                        let shown = self.hush.line(&line, Instant::now());
+                        shown.iter().for_each(|it| self.screen.shown(it));
+                    }
+                    Volume::Loud => self.screen.line(&line),
+                }
+                return Ok(());
+            }
+            News::LinesMissed(n) => {
+                let text = format!("{n} lines of stderr: too many at once");
+                self.screen.status(&Status::new(render::WARN, "Missed", text));
+                return Ok(());
+            }
+            News::Event(event) => event,
+        };
+        if self.args.json {
+            self.screen.data(&json!(facts::to_json(&event)).to_string())?;
+        } else if let Some((volume, status)) =
+            facts::line(&event.fact, |it| tools_of(self.supervisor, it))
+            && volume <= self.screen.volume
+        {
+            self.screen.status(&status);
+        }
+        Ok(())
     }
 }
 

@@ -5,7 +5,7 @@ use std::{convert::Infallible, time::Duration};
 use plugbay_supervisor::{Caller, Event, Fact, Supervisor};
 use serde_json::json;
 
-use super::{cannot_listen, discover, put_away, undiscovered};
+use super::{cannot_listen, discover, put_away, undiscovered, waits::Waits};
 use crate::{
     args::Tools,
     exit::Exit,
@@ -28,6 +28,7 @@ pub(super) async fn tools(args: &Tools, screen: &Screen) -> Outcome {
     let builder = Supervisor::builder().loaded(loaded);
     let mut follow = Follow::new(&builder);
     let supervisor = builder.start()?;
+    let waits = Waits::new(&supervisor, screen);
     let show = |news| {
         match news {
             News::Line(line) if screen.volume == Volume::Loud => screen.line(&line),
@@ -44,6 +45,7 @@ pub(super) async fn tools(args: &Tools, screen: &Screen) -> Outcome {
     let down = tokio::select! {
         down = discover(&supervisor, &unknown) => down,
         never = follow.all(&show) => match never {},
+        never = waits.talk() => match never {},
         () = signals.next() => return Ok(Exit::Interrupted),
     };
     let Ok(()) = follow.rest(show);

@@ -57,11 +57,13 @@ pub(crate) fn line(
             let style = if matches!(level, Level::Warn | Level::Error) { WARN } else { PLAIN };
             loud(style, "Log", format!("{plugin}: {} {event}", level.as_str()))
         }
-        Fact::Dropped { plugin, what, count } => normal(
-            WARN,
-            "Dropped",
-            format!("{count} {what} of {plugin}: more than its rate allows"),
-        ),
+        Fact::Dropped { plugin, what, count } => {
+            let much = match *what {
+                "stderr bytes" => format!("{} of {plugin}'s stderr", bytes(*count)),
+                what => format!("{count} {what} of {plugin}"),
+            };
+            normal(WARN, "Dropped", format!("{much}: more than its rate allows"))
+        }
         Fact::Withheld { tool, plugin, why } => {
             normal(WARN, "Withheld", format!("tool {tool} of {plugin}: {why}"))
         }
@@ -69,6 +71,23 @@ pub(crate) fn line(
             normal(WARN, "Missed", format!("{count} events: too many at once"))
         }
         _ => None,
+    }
+}
+
+/// A size as people say it.
+pub(crate) fn bytes(count: u64) -> String {
+    let mut size = count as f64;
+    let mut unit = None;
+    for larger in ["KiB", "MiB", "GiB", "TiB"] {
+        if size < 1024.0 {
+            break;
+        }
+        (size, unit) = (size / 1024.0, Some(larger));
+    }
+    match unit {
+        None => format!("{count} bytes"),
+        Some(unit) if size < 10.0 => format!("{size:.1} {unit}"),
+        Some(unit) => format!("{size:.0} {unit}"),
     }
 }
 
@@ -216,6 +235,16 @@ mod tests {
             None
         );
         assert_eq!(line(&became(State::Backoff, Reason::StdoutEnded), |_| vec![]), None);
+    }
+
+    #[test]
+    fn sizes_are_said_in_the_unit_that_fits() {
+        let table =
+            [(0, "0 bytes"), (1023, "1023 bytes"), (1024, "1.0 KiB"), (862_050_626, "822 MiB")];
+        for (count, expected) in table {
+            assert_eq!(bytes(count), expected);
+        }
+        assert_eq!(bytes(u64::MAX), "16777216 TiB");
     }
 
     #[test]

@@ -47,6 +47,62 @@ fn a_program_that_never_says_hello_is_named_with_its_last_words() {
 }
 
 #[test]
+fn who_waits_and_wants_to_know_is_told_what_for() {
+    let fixture = Fixture::new("no_hello.py");
+    let words = ["call", "-v", "--timeout", "5s", "--plugin", &fixture.command, "greet"];
+    let ended = run(words).with(6, &["     Waiting for no-hello to say HELLO (2 s of 10 s)\n"]);
+    ended.and_prints("");
+    fixture.is_gone();
+    let fixture = Fixture::new("never.py");
+    let words = ["call", "-v", "--timeout", "5s", "--plugin", &fixture.command, "greet", "who=Ada"];
+    let parts = [
+        "        Note never is of level L0 and sees no deadline: when --timeout is over",
+        "     Waiting for the answer (2 s of ",
+    ];
+    let ended = run(words).with(6, &parts);
+    assert_eq!(ended.stderr.matches("Note").count(), 1, "{ended:?}");
+    fixture.is_gone();
+}
+
+#[test]
+fn a_flood_on_stderr_is_cut_and_what_is_not_shown_is_said() {
+    // The same line, many different lines, and then its end.
+    let program = "i=0; while [ $i -lt 3000 ]; do echo same; i=$((i+1)); done; seq 3000; exit 3";
+    let fixture = Fixture::of(&format!("sh -c '({program}) >&2; exit 3'"));
+    let dir = tempfile::tempdir().unwrap();
+    let words = shlex::split(&fixture.command).unwrap();
+    let run = |more: &[&str]| {
+        let manifest = format!(
+            "manifest = 1\n[plugins.p]\ncommand = {words:?}\n\
+             [plugins.p.restart]\nbudget = {{ restarts = 0, within = \"1m\" }}\n"
+        );
+        fs::write(dir.path().join("plugbay.toml"), manifest).unwrap();
+        run_in(dir.path(), ["run", "--start"].iter().chain(more))
+    };
+    let ended = run(&[]).with(1, &["           p | same\n", " Quarantined p "]);
+    assert!(ended.stderr.lines().count() < 500, "{ended:?}");
+    let number = |before: &str, after: &str| -> usize {
+        let lines = ended.stderr.lines().filter_map(|line| {
+            line.split_once(before)?.1.split_once(after)?.0.parse::<usize>().ok()
+        });
+        lines.sum()
+    };
+    let shown = ended.stderr.lines().filter(|it| it.starts_with("           p | ")).count();
+    let (again, hidden) = (number("(the same ", " times"), number("| (", " lines are not"));
+    assert!(0 < again && 0 < hidden, "{ended:?}");
+    let counts =
+        ended.stderr.matches("times more)").count() + ended.stderr.matches("-v shows").count();
+    // Unless the supervisor itself had to drop some, every line is accounted for.
+    if !ended.stderr.contains("Dropped") && !ended.stderr.contains("Missed") {
+        assert_eq!(shown - counts + again + hidden, 6000, "{ended:?}");
+    }
+    assert!(ended.stderr.ends_with("error: no plugin is left that could take a call\n"));
+    let all = run(&["-v"]).with(1, &["           p | same\n"]);
+    assert!(3000 < all.stderr.lines().count() || all.stderr.contains("Missed"), "{all:?}");
+    fixture.is_gone();
+}
+
+#[test]
 fn a_program_that_only_sleeps_is_ended() {
     let fixture = Fixture::of("sh -c 'sleep 3600 & sleep 3600'");
     check(&fixture, &["--timeout", "1s"], 6, &["error[PB0505]: sh was not ready within 1s"]);
