@@ -8,7 +8,7 @@ use std::{
 
 use anyhow::Context as _;
 use plugbay_sdk::{Context, Effect, Error, Plugin, Tool};
-use plugbay_supervisor::{Call, Caller, PluginPlan, Registry, Supervisor};
+use plugbay_supervisor::{Call, Caller, PluginPlan, Registry, Supervisor, plan::Level};
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::json;
@@ -67,7 +67,27 @@ pub(crate) const MEASURES: &[Measure] = &[
             floor::SPAWN,
             Some(Promise::AtMost(1.5)),
         )],
-        run: |budget| spawn(budget, 10 << 20),
+        run: |budget| spawn(budget, 10 << 20, Level::None),
+    },
+    Measure {
+        name: "plugbay: spawn behind walls",
+        figures: &[against(
+            "plugbay, spawn to ready, standard",
+            "ms",
+            floor::SPAWN,
+            Some(Promise::AtMost(2.5)),
+        )],
+        run: |budget| spawn(budget, 10 << 20, Level::Standard),
+    },
+    Measure {
+        name: "plugbay: spawn behind strict walls",
+        figures: &[against(
+            "plugbay, spawn to ready, strict",
+            "ms",
+            floor::SPAWN,
+            Some(Promise::AtMost(3.5)),
+        )],
+        run: |budget| spawn(budget, 10 << 20, Level::Strict),
     },
     Measure {
         name: "plugbay: spawn from a large parent",
@@ -77,7 +97,7 @@ pub(crate) const MEASURES: &[Measure] = &[
             floor::SPAWN_LARGE,
             Some(Promise::AtMost(1.5)),
         )],
-        run: |budget| spawn(budget, budget.ballast),
+        run: |budget| spawn(budget, budget.ballast, Level::None),
     },
     Measure {
         name: "plugbay: memory",
@@ -223,12 +243,14 @@ fn echo(budget: &Budget) -> anyhow::Result<Vec<f64>> {
     })
 }
 
-fn spawn(budget: &Budget, ballast: usize) -> anyhow::Result<Vec<f64>> {
+fn spawn(budget: &Budget, ballast: usize, level: Level) -> anyhow::Result<Vec<f64>> {
     // Written, not only reserved: it is resident.
     let ballast = std::hint::black_box(vec![0xA5_u8; ballast]);
     let took = runtime()?.block_on(async {
         // A plugin that sleeps and is woken: what its tools are is known.
-        let supervisor = Supervisor::builder().plugin(plan("bench".to_owned())?).start()?;
+        let mut plan = plan("bench".to_owned())?;
+        plan.sandbox.level = level;
+        let supervisor = Supervisor::builder().plugin(plan).start()?;
         let mut took = Vec::new();
         let end = Instant::now() + budget.time;
         while took.len() < 6 || Instant::now() < end {

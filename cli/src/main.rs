@@ -4,12 +4,9 @@
 mod args;
 mod asked;
 mod commands;
-mod control;
 mod duration;
 mod exit;
 mod follow;
-mod memory;
-mod notify;
 mod render;
 mod shape;
 mod signals;
@@ -64,7 +61,7 @@ fn start() -> Exit {
     let screen = Screen::new(cli.global.volume());
     let outcome = match cli.command {
         Some(command) => commands::command(command, &screen),
-        None => commands::nothing(WELCOME, &screen),
+        None => screen.data(WELCOME).map(|()| Exit::Fine),
     };
     outcome.unwrap_or_else(|trouble| {
         screen.trouble(&trouble);

@@ -28,6 +28,7 @@ use crate::{
     breaker::Breaker,
     error::presentable,
     fact::{Fact, Facts},
+    isolation::Enclosure,
     launch::{Exit, Process, launch},
     life::{Effect, Event, Life, Then},
     link::{Link, News},
@@ -151,6 +152,7 @@ pub(crate) struct Keeper {
     facts: Facts,
     lines: broadcast::Sender<StderrLine>,
     orders: mpsc::UnboundedReceiver<Order>,
+    enclosure: Enclosure,
     life: Life,
     run: Option<Run>,
     step: Option<BoxFuture<'static, Done>>,
@@ -182,6 +184,7 @@ impl Keeper {
         facts: Facts,
         lines: broadcast::Sender<StderrLine>,
         orders: mpsc::UnboundedReceiver<Order>,
+        enclosure: Enclosure,
     ) -> Self {
         let plan = Arc::clone(&cell.plan);
         let reason = Arc::new(Reason::NotStarted);
@@ -193,6 +196,7 @@ impl Keeper {
             facts,
             lines,
             orders,
+            enclosure,
             life: Life::Dormant,
             run: None,
             step: None,
@@ -343,7 +347,7 @@ impl Keeper {
             }
             Some(Order::Resume) => {
                 self.breaker.reset();
-                self.event(Event::Resume, Reason::ResumedByOperator);
+                self.event(Event::Resume, Reason::NotStarted);
             }
             // Fails only if nobody waits any more.
             Some(Order::Heed(waits)) => drop(waits.send(())),
@@ -515,7 +519,7 @@ impl Keeper {
         self.until = None;
         self.starts += 1;
         self.reason = Arc::new(Reason::StartingUp { greeted: false });
-        let launched = match launch(&self.plan) {
+        let launched = match launch(&self.plan, &self.enclosure) {
             Ok(launched) => launched,
             Err(reason) => return self.not_spawned(reason),
         };
@@ -777,7 +781,7 @@ impl Keeper {
         link.refuse();
         let Some(mut process) = run.process.take() else { return };
         let stderr = run.stderr.take();
-        if let Some(exit) = run.exit {
+        if let Some(exit) = run.exit.take() {
             // It is gone already; only the clearing is left.
             link.abandon();
             let climbed = Climbed { exit: Some(exit), rung: None };
@@ -1032,6 +1036,10 @@ fn provisional(over: &Over, active: bool, timeouts: &plan::Timeouts) -> Reason {
 /// end, the exit status, and the rung that was needed.
 fn explain(run: &Run, climbed: &Climbed, asked: &Reason) -> Reason {
     let active = run.active_since.is_some();
+    // What never ran did nothing that could be the reason.
+    if let Some(Exit::NotStarted(reason)) = &climbed.exit {
+        return reason.clone();
+    }
     // It was told to go, said yes, and goes: nothing else is the reason.
     if run.let_go && run.verdict.is_none() {
         return asked.clone();
@@ -1045,11 +1053,12 @@ fn explain(run: &Run, climbed: &Climbed, asked: &Reason) -> Reason {
         (None, Some(Over::Eof)) | (Some(Reason::StdoutEnded), _) => true,
         _ => halved,
     };
-    match (climbed.exit, climbed.rung) {
+    match (climbed.exit.clone(), climbed.rung) {
         // Up to this rung we have sent no signal.
         (Some(Exit::Signal { signal, core }), None | Some("eof")) if open => {
             Reason::Signalled { signal, core }
         }
+        (Some(Exit::Ended(reason)), None | Some("eof")) if open => reason,
         // Half a frame says more than a clean exit does.
         (Some(Exit::Code(code)), None) if open && !(halved && code == 0) => {
             Reason::Exited { code, active }

@@ -5,20 +5,36 @@
 //! resident parent and 150 ms at 4 GiB, where this costs under a millisecond.
 
 use std::{
+    collections::BTreeMap,
+    convert::Infallible,
     io,
-    os::unix::process::CommandExt,
-    process::{Child, Command, Stdio},
+    os::{
+        fd::OwnedFd,
+        unix::process::{CommandExt, ExitStatusExt},
+    },
+    process::{Child, Command, ExitStatus, Stdio},
 };
 
 use nix::{
     errno::Errno,
     fcntl::OFlag,
-    sys::signal::{self, Signal},
+    sys::{
+        signal::{self, Signal},
+        wait::waitpid,
+    },
     unistd::{Pid, pipe2},
 };
+use plugbay_shim::wire;
 use tokio::{net::unix::pipe, signal::unix as watch};
 
-use crate::{plan::PluginPlan, reason::Reason};
+use crate::{
+    isolation::{
+        Enclosure, Walls,
+        helper::{Control, Start},
+    },
+    plan::{Level, PluginPlan},
+    reason::Reason,
+};
 
 /// A started process.
 pub(crate) struct Launched {
@@ -28,36 +44,63 @@ pub(crate) struct Launched {
     pub(crate) stderr: pipe::Receiver,
 }
 
-/// Starts the plugin's program in a process group of its own.
+/// Starts the plugin's program: in a process group of its own, or behind the walls
+/// that its level asks for.
 ///
 /// # Errors
-/// [`Reason::SpawnFailed`], with what the system said.
-pub(crate) fn launch(plan: &PluginPlan) -> Result<Launched, Reason> {
-    let program = plan.command.first().cloned().unwrap_or_default();
-    spawn(plan).map_err(|error| Reason::SpawnFailed {
-        program,
-        error: explain(&error),
-        missing: error.kind() == io::ErrorKind::NotFound,
-    })
+/// [`Reason::SpawnFailed`], with what the system said; or why the walls cannot stand.
+pub(crate) fn launch(plan: &PluginPlan, enclosure: &Enclosure) -> Result<Launched, Reason> {
+    let program = plan.command.first().map_or("", String::as_str);
+    let failed = |error: io::Error| spawn_failed(program, &error);
+    let pipes = Pipes::new(plan).map_err(failed)?;
+    if plan.sandbox.level == Level::None {
+        return spawn(plan, pipes).map_err(failed);
+    }
+    let walls = enclosure.walls(plan)?;
+    spawn_behind(plan, enclosure, walls, pipes).map_err(failed)
 }
 
-fn spawn(plan: &PluginPlan) -> io::Result<Launched> {
-    let (program, arguments) = plan.command.split_first().ok_or(io::ErrorKind::InvalidInput)?;
-    if !program.starts_with('/') {
-        // A bare name would be searched in PATH at every start, and the search
-        // forces the slow path besides.
-        return Err(io::Error::new(
-            io::ErrorKind::InvalidInput,
-            "the program is not an absolute path",
-        ));
+/// Why there is no process.
+pub(crate) fn spawn_failed(program: &str, error: &io::Error) -> Reason {
+    Reason::SpawnFailed {
+        program: program.to_owned(),
+        error: explain(error),
+        missing: error.kind() == io::ErrorKind::NotFound,
     }
-    // Close-on-exec from birth, so that no sibling inherits an end and keeps a
-    // dead plugin's pipe open.
-    let (child_in, our_in) = pipe2(OFlag::O_CLOEXEC)?;
-    let (our_out, child_out) = pipe2(OFlag::O_CLOEXEC)?;
-    let (our_err, child_err) = pipe2(OFlag::O_CLOEXEC)?;
-    // Before the spawn, so that an exit at once is not missed.
-    let child_signals = watch::signal(watch::SignalKind::child())?;
+}
+
+/// Both ends of the three pipes. Close-on-exec from birth, so that no sibling inherits
+/// an end and keeps a dead plugin's pipe open.
+struct Pipes {
+    theirs: [OwnedFd; 3],
+    stdin: OwnedFd,
+    stdout: OwnedFd,
+    stderr: OwnedFd,
+    /// Listened to before the spawn, so that an exit at once is not missed.
+    child_signals: watch::Signal,
+}
+
+impl Pipes {
+    fn new(plan: &PluginPlan) -> io::Result<Self> {
+        if !plan.command.first().is_some_and(|program| program.starts_with('/')) {
+            // A bare name would be searched in PATH at every start, and the search
+            // forces the slow path besides.
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidInput,
+                "the program is not an absolute path",
+            ));
+        }
+        let (child_in, stdin) = pipe2(OFlag::O_CLOEXEC)?;
+        let (stdout, child_out) = pipe2(OFlag::O_CLOEXEC)?;
+        let (stderr, child_err) = pipe2(OFlag::O_CLOEXEC)?;
+        let child_signals = watch::signal(watch::SignalKind::child())?;
+        Ok(Self { theirs: [child_in, child_out, child_err], stdin, stdout, stderr, child_signals })
+    }
+}
+
+fn spawn(plan: &PluginPlan, pipes: Pipes) -> io::Result<Launched> {
+    let (program, arguments) = plan.command.split_first().ok_or(io::ErrorKind::InvalidInput)?;
+    let [child_in, child_out, child_err] = pipes.theirs;
     let child = Command::new(program)
         .args(arguments)
         .current_dir(&plan.dir)
@@ -69,12 +112,42 @@ fn spawn(plan: &PluginPlan) -> io::Result<Launched> {
         .stderr(Stdio::from(child_err))
         .process_group(0)
         .spawn()?;
-    let process = Process::new(child, child_signals);
+    let process = Process::new(child.id(), pipes.child_signals, Kind::Direct(child));
+    launched(process, pipes.stdin, pipes.stdout, pipes.stderr)
+}
+
+/// The same by way of the helper, which builds the walls and becomes the program.
+fn spawn_behind(
+    plan: &PluginPlan,
+    enclosure: &Enclosure,
+    walls: Walls,
+    pipes: Pipes,
+) -> io::Result<Launched> {
+    let own = [("PLUGBAY_PROTOCOL", "1")].into_iter().chain(walls.env());
+    let env = plan.env.iter().map(|(name, value)| (name.as_str(), value.as_str()));
+    let env: BTreeMap<&str, &str> = env.chain(own).collect();
+    let (pid, control) = enclosure.helper().start(Start {
+        script: walls.script(),
+        argv: &plan.command,
+        env: env.into_iter().collect(),
+        pipes: pipes.theirs,
+    })?;
+    let shim = Kind::Behind { control: Control::new(control)?, walls: Box::new(walls) };
+    let process = Process::new(pid.as_raw().unsigned_abs(), pipes.child_signals, shim);
+    launched(process, pipes.stdin, pipes.stdout, pipes.stderr)
+}
+
+fn launched(
+    process: Process,
+    stdin: OwnedFd,
+    stdout: OwnedFd,
+    stderr: OwnedFd,
+) -> io::Result<Launched> {
     Ok(Launched {
         process,
-        stdin: pipe::Sender::from_owned_fd(our_in)?,
-        stdout: pipe::Receiver::from_owned_fd(our_out)?,
-        stderr: pipe::Receiver::from_owned_fd(our_err)?,
+        stdin: pipe::Sender::from_owned_fd(stdin)?,
+        stdout: pipe::Receiver::from_owned_fd(stdout)?,
+        stderr: pipe::Receiver::from_owned_fd(stderr)?,
     })
 }
 
@@ -95,58 +168,101 @@ fn explain(error: &io::Error) -> String {
     format!("{error}{hint}")
 }
 
-/// A process and its group. Dropping it kills the group.
+/// A process and its group, or the helper and all behind it. Dropping it ends them.
 #[derive(Debug)]
 pub(crate) struct Process {
-    child: Child,
+    number: u32,
     signals: watch::Signal,
-    /// The group, while its number is certainly ours: until the leader is reaped.
-    group: Option<Pid>,
+    /// The process, while its number is certainly ours: until it is reaped.
+    leader: Option<Pid>,
+    kind: Kind,
+}
+
+#[derive(Debug)]
+enum Kind {
+    /// The leader is the plugin.
+    Direct(Child),
+    /// The leader is the helper, and the plugin lies behind it.
+    Behind { control: Control, walls: Box<Walls> },
 }
 
 /// How a process ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Exit {
     Code(i32),
     Signal {
         signal: i32,
         core: bool,
     },
-    /// Somebody else reaped it.
+    /// It never became the plugin.
+    NotStarted(Reason),
+    /// The system ended it, and there is evidence of why.
+    Ended(Reason),
+    /// Somebody else reaped it, or ended the helper.
     Lost,
 }
 
 impl Process {
-    fn new(child: Child, signals: watch::Signal) -> Self {
-        let group = i32::try_from(child.id()).ok().map(Pid::from_raw);
-        Self { child, signals, group }
+    fn new(number: u32, signals: watch::Signal, kind: Kind) -> Self {
+        let leader = i32::try_from(number).ok().map(Pid::from_raw);
+        Self { number, signals, leader, kind }
     }
 
     pub(crate) fn pid(&self) -> u32 {
-        self.child.id()
+        self.number
     }
 
-    /// Signals the whole group. Harmless once the leader has been reaped.
-    pub(crate) fn signal(&self, signal: Signal) {
-        if let Some(group) = self.group {
+    /// Asks it to go. Harmless once it has been reaped.
+    pub(crate) fn terminate(&self) {
+        match &self.kind {
+            Kind::Behind { control, .. } => control.command(wire::Command::Terminate),
+            Kind::Direct(_) => {
+                self.signal_group(Signal::SIGTERM);
+                // A stopped process acts on nothing but SIGKILL until it is continued.
+                self.signal_group(Signal::SIGCONT);
+            }
+        }
+    }
+
+    /// Ends it, and all that it has started as far as that can be found.
+    pub(crate) fn kill(&self) {
+        match &self.kind {
+            Kind::Behind { control, .. } => control.command(wire::Command::Kill),
+            Kind::Direct(_) => self.signal_group(Signal::SIGKILL),
+        }
+    }
+
+    /// Ends a helper that does not obey, which takes the plugin with it.
+    pub(crate) fn kill_helper(&self) {
+        if let (Kind::Behind { .. }, Some(leader)) = (&self.kind, self.leader) {
+            // Fails only if it has ended.
+            signal::kill(leader, Signal::SIGKILL).ok();
+        }
+    }
+
+    fn signal_group(&self, signal: Signal) {
+        if let Some(group) = self.leader {
             // Fails only if the group is empty, which is what we want of it.
             signal::killpg(group, signal).ok();
         }
     }
 
-    /// Waits until the leader has ended, kills what is left of its group while the
-    /// dead leader still holds the group's number, and reaps it. Cancel safe.
+    /// Waits until it has ended, and all that it has started; reaps it. Cancel safe.
     pub(crate) async fn wait(&mut self) -> Exit {
         loop {
             match self.peek() {
                 Ok(false) => {}
                 Ok(true) => return self.reap(),
                 Err(_) => {
-                    self.group = None;
+                    self.leader = None;
                     return Exit::Lost;
                 }
             }
-            if self.signals.recv().await.is_none() {
+            let more = tokio::select! {
+                more = self.signals.recv() => more,
+                never = listen(&mut self.kind) => match never {},
+            };
+            if more.is_none() {
                 return Exit::Lost;
             }
         }
@@ -155,12 +271,13 @@ impl Process {
     /// Whether the leader has ended, without reaping it.
     fn peek(&self) -> nix::Result<bool> {
         use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid};
-        let Some(pid) = self.group else { return Err(Errno::ECHILD) };
+        let Some(pid) = self.leader else { return Err(Errno::ECHILD) };
         let flags = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
         loop {
             match waitid(Id::Pid(pid), flags) {
                 Ok(WaitStatus::StillAlive) => return Ok(false),
-                Ok(_) => return Ok(true),
+                // A signal of real time, of which nix has no name, ended it.
+                Ok(_) | Err(Errno::EINVAL) => return Ok(true),
                 Err(Errno::EINTR) => {}
                 Err(errno) => return Err(errno),
             }
@@ -168,17 +285,35 @@ impl Process {
     }
 
     fn reap(&mut self) -> Exit {
-        use std::os::unix::process::ExitStatusExt;
-        self.signal(Signal::SIGKILL);
-        self.group = None;
-        match self.child.wait() {
-            Ok(status) => match (status.code(), status.signal()) {
-                (Some(code), _) => Exit::Code(code),
-                (None, Some(signal)) => Exit::Signal { signal, core: status.core_dumped() },
-                (None, None) => Exit::Lost,
-            },
-            Err(_) => Exit::Lost,
+        if let Kind::Direct(_) = self.kind {
+            // While the dead leader still holds the group's number.
+            self.signal_group(Signal::SIGKILL);
         }
+        let leader = self.leader.take();
+        match &mut self.kind {
+            Kind::Direct(child) => child.wait().map_or(Exit::Lost, Exit::of),
+            Kind::Behind { control, walls } => {
+                leader.map(|leader| waitpid(leader, None));
+                walls.explain(control.evidence())
+            }
+        }
+    }
+}
+
+impl Exit {
+    pub(crate) fn of(status: ExitStatus) -> Self {
+        match (status.code(), status.signal()) {
+            (Some(code), _) => Self::Code(code),
+            (None, Some(signal)) => Self::Signal { signal, core: status.core_dumped() },
+            (None, None) => Self::Lost,
+        }
+    }
+}
+
+async fn listen(kind: &mut Kind) -> Infallible {
+    match kind {
+        Kind::Behind { control, .. } => control.listen().await,
+        Kind::Direct(_) => std::future::pending().await,
     }
 }
 
@@ -186,16 +321,18 @@ impl Drop for Process {
     /// The supervisor was dropped without a shutdown: nothing may be left behind.
     /// SIGKILL cannot be refused, so the wait is short.
     fn drop(&mut self) {
-        if self.group.is_some() {
-            self.signal(Signal::SIGKILL);
-            self.group = None;
-            // Bounded, because the kernel may hold a process it cannot end.
-            for _ in 0..50 {
-                if !matches!(self.child.try_wait(), Ok(None)) {
-                    return;
-                }
-                std::thread::sleep(std::time::Duration::from_millis(2));
-            }
+        if self.leader.is_none() {
+            return;
         }
+        self.kill();
+        // Bounded, because the kernel may hold a process it cannot end.
+        for _ in 0..50 {
+            if !matches!(self.peek(), Ok(false)) {
+                self.reap();
+                return;
+            }
+            std::thread::sleep(std::time::Duration::from_millis(2));
+        }
+        self.kill_helper();
     }
 }

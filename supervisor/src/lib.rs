@@ -14,6 +14,7 @@ mod call;
 mod error;
 mod fact;
 mod gate;
+pub mod isolation;
 mod keeper;
 mod launch;
 mod life;

@@ -55,8 +55,10 @@ pub struct PluginPlan {
     pub config: Value,
     /// Secrets, handed over in `plugin.activate` and nowhere else.
     pub secrets: BTreeMap<String, Secret>,
-    /// Bounds that the supervisor itself enforces.
+    /// Bounds.
     pub limits: Limits,
+    /// How far it is closed in.
+    pub sandbox: Sandbox,
     /// How long to wait for what.
     pub timeouts: Timeouts,
     /// What to do after a death.
@@ -122,9 +124,128 @@ impl Effect {
     }
 }
 
-/// Bounds that need no kernel.
+/// How far a plugin is closed in, and what it may reach nevertheless.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Sandbox {
+    /// How far.
+    pub level: Level,
+    /// What to do where this machine cannot hold it to something.
+    pub if_missing: IfMissing,
+    /// Items that it runs without, whatever [`Self::if_missing`] says.
+    pub prefer: Vec<Item>,
+    /// Whether its `/tmp` is its own, and empty at each start.
+    pub private_tmp: bool,
+    /// Files and folders it may reach, beside its own folder and the system's programs
+    /// and libraries, which it may read.
+    pub files: Vec<FileGrant>,
+    /// What it may connect to.
+    pub network: Network,
+}
+
+impl Default for Sandbox {
+    fn default() -> Self {
+        Self {
+            level: Level::None,
+            if_missing: IfMissing::Refuse,
+            prefer: Vec::new(),
+            private_tmp: true,
+            files: Vec::new(),
+            network: Network::None,
+        }
+    }
+}
+
+/// How far a plugin is closed in.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Level {
+    /// Not at all: it can do what the host's user can.
+    #[default]
+    None,
+    /// Files, network, other processes and dangerous system calls are out of its reach.
+    Standard,
+    /// The same, and of the system calls only those that ordinary programs need; and
+    /// every wall stands twice where the system has two kinds.
+    Strict,
+}
+
+/// What to do where a machine cannot hold a plugin to something.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum IfMissing {
+    /// The plugin does not run.
+    #[default]
+    Refuse,
+    /// It runs, and what it lacks is shown wherever it is shown.
+    Warn,
+}
+
+/// Something that a plugin is held to, and that a machine may be unable to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Item {
+    /// Whatever it starts ends with it.
+    Tree,
+    /// It reaches no file that it was not granted.
+    Files,
+    /// It reaches no network that it was not granted.
+    Network,
+    /// It makes no dangerous system call.
+    Calls,
+    /// `limits.memory`.
+    Memory,
+    /// `limits.cpu`.
+    Cpu,
+    /// `limits.processes`.
+    Processes,
+}
+
+impl Item {
+    /// The word in manifests and in output.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Tree => "tree",
+            Self::Files => "files",
+            Self::Network => "network",
+            Self::Calls => "calls",
+            Self::Memory => "memory",
+            Self::Cpu => "cpu",
+            Self::Processes => "processes",
+        }
+    }
+}
+
+/// A file or folder that a plugin may reach.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FileGrant {
+    /// Absolute. It must be there when the plugin starts.
+    pub path: PathBuf,
+    /// Whether it may change it, or only read and execute.
+    pub write: bool,
+}
+
+/// What a plugin may connect to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Network {
+    /// Nothing, not even this machine.
+    #[default]
+    None,
+    /// Everything that the host can.
+    All,
+}
+
+/// Bounds. Those of the system's resources hold from [`Level::Standard`] on; without a
+/// number there is no bound.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Limits {
+    /// Memory of all its processes together, in bytes; what is in its `/tmp` counts.
+    pub memory_bytes: Option<u64>,
+    /// Processor time per time, in percent of one core.
+    pub cpu_percent: Option<u32>,
+    /// Processes and threads.
+    pub processes: Option<u32>,
+    /// Open files of each process.
+    pub open_files: Option<u32>,
+    /// The largest file it may write, in bytes.
+    pub file_bytes: Option<u64>,
     /// Largest frame accepted from the plugin, in bytes. One frame is at most
     /// in memory twice, so this times two bounds the read side.
     pub frame_bytes: u32,
@@ -147,6 +268,11 @@ pub struct Limits {
 impl Default for Limits {
     fn default() -> Self {
         Self {
+            memory_bytes: None,
+            cpu_percent: None,
+            processes: None,
+            open_files: None,
+            file_bytes: None,
             frame_bytes: 1 << 20,
             // A model reads about 64 k tokens from this; more is not a result, it is a file.
             result_bytes: 256 << 10,
@@ -327,6 +453,7 @@ impl PluginPlan {
             config: Value::Object(serde_json::Map::new()),
             secrets: BTreeMap::new(),
             limits: Limits::default(),
+            sandbox: Sandbox::default(),
             timeouts: Timeouts::default(),
             restart: Restart::default(),
             idle: Idle::default(),

@@ -8,6 +8,8 @@ use std::{fmt, time::Duration};
 use plugbay_protocol::{Close, Code, Violation};
 use serde::Serialize;
 
+use crate::{manifest::bytes_in_words, plan::Item};
+
 /// Bytes that belong to a tenant or come from a plugin's stderr. They can be
 /// moved and shown to an operator, and not be printed by accident.
 #[derive(Clone, PartialEq, Eq, Default)]
@@ -42,8 +44,6 @@ pub enum Reason {
     StoppedByOperator,
     /// The operator asked for a new start.
     RestartedByOperator,
-    /// The operator lifted a stop or a quarantine.
-    ResumedByOperator,
     /// The supervisor is going down.
     Shutdown,
     /// The manifest says `enabled = false`.
@@ -67,6 +67,22 @@ pub enum Reason {
         /// Whether something that it needs to run is not there: itself, its interpreter or
         /// its folder.
         missing: bool,
+    },
+    /// A wall around it could not be built, so it was not started.
+    SetupFailed {
+        /// What was being done.
+        step: String,
+        /// What the system said.
+        error: String,
+    },
+    /// This machine lacks a wall that its plan requires.
+    NotIsolated {
+        /// What it cannot be held to.
+        item: Item,
+        /// Why not.
+        cause: String,
+        /// What the operator can do.
+        fix: String,
     },
     /// No HELLO in time.
     NoHello {
@@ -152,6 +168,20 @@ pub enum Reason {
         /// Whether it dumped core.
         core: bool,
     },
+    /// The system ended it because its memory was spent.
+    OutOfMemory {
+        /// What it had, in bytes; `None` if the whole machine had no more.
+        limit: Option<u64>,
+    },
+    /// The system ended it because it wrote a file that was too large.
+    FileTooLarge {
+        /// What was allowed, in bytes; `None` if it set that bound itself.
+        limit: Option<u64>,
+    },
+    /// The system ended it because it made a system call that no program here makes.
+    ForbiddenCall,
+    /// The process that kept it was ended by somebody else, and it with it.
+    HelperLost,
     /// Somebody else collected its exit status.
     StatusLost,
     /// It died more often than its budget forgives. Holds the last death.
@@ -185,12 +215,13 @@ impl Reason {
             Self::IdleStop => "idle_stop",
             Self::StoppedByOperator => "stopped",
             Self::RestartedByOperator => "restarted",
-            Self::ResumedByOperator => "resumed",
             Self::Shutdown => "shutdown",
             Self::Disabled => "disabled",
             Self::Invalid { .. } => "invalid",
             Self::Retired { .. } => "retired",
             Self::SpawnFailed { .. } => "spawn_failed",
+            Self::SetupFailed { .. } => "setup_failed",
+            Self::NotIsolated { .. } => "not_isolated",
             Self::NoHello { .. } => "no_hello",
             Self::Echo => "echo",
             Self::NotAFrame { .. } => "not_a_frame",
@@ -207,6 +238,10 @@ impl Reason {
             Self::ClosedStdin => "closed_stdin",
             Self::Exited { .. } => "exited",
             Self::Signalled { .. } => "signalled",
+            Self::OutOfMemory { .. } => "out_of_memory",
+            Self::FileTooLarge { .. } => "file_too_large",
+            Self::ForbiddenCall => "forbidden_call",
+            Self::HelperLost => "helper_lost",
             Self::StatusLost => "status_lost",
             Self::Quarantined { .. } => "quarantined",
             Self::Unkillable { .. } => "unkillable",
@@ -219,6 +254,8 @@ impl Reason {
         Some(match self {
             Self::SpawnFailed { missing: true, .. } => "PB0120",
             Self::SpawnFailed { .. } => "PB0510",
+            Self::SetupFailed { .. } => "PB0511",
+            Self::NotIsolated { .. } => "PB0512",
             Self::NoHello { alive: true, .. } => "PB0401",
             Self::NotAFrame { .. } => "PB0421",
             Self::Echo | Self::Violation { .. } | Self::ClosedWith { .. } => "PB0422",
@@ -226,6 +263,8 @@ impl Reason {
             Self::ManifestDiffers { .. } => "PB0424",
             Self::ActivateFailed { .. } => "PB0425",
             Self::ActivateTimeout { .. } => "PB0426",
+            Self::OutOfMemory { .. } | Self::FileTooLarge { .. } => "PB0513",
+            Self::ForbiddenCall => "PB0514",
             Self::Quarantined { .. } => "PB0509",
             Self::Internal { .. } => "PB0901",
             Self::NoHello { alive: false, .. }
@@ -236,6 +275,7 @@ impl Reason {
             | Self::ClosedStdin
             | Self::Exited { .. }
             | Self::Signalled { .. }
+            | Self::HelperLost
             | Self::StatusLost
             | Self::Unkillable { .. } => "PB0507",
             _ => return None,
@@ -250,6 +290,8 @@ impl Reason {
                 | Self::VersionUnsupported { .. }
                 | Self::ManifestDiffers { .. }
                 | Self::Unkillable { .. }
+                | Self::NotIsolated { .. }
+                | Self::ForbiddenCall
                 | Self::ActivateFailed { code: Code::InvalidArgument | Code::PermissionDenied, .. }
         )
     }
@@ -276,13 +318,19 @@ impl fmt::Display for Reason {
             Self::IdleStop => write!(f, "was stopped because nobody used it; a call wakes it"),
             Self::StoppedByOperator => write!(f, "was stopped by the operator"),
             Self::RestartedByOperator => write!(f, "is being restarted by the operator"),
-            Self::ResumedByOperator => write!(f, "was resumed by the operator; a call wakes it"),
             Self::Shutdown => write!(f, "was stopped because the supervisor is going down"),
             Self::Disabled => write!(f, "is disabled in the manifest"),
             Self::Invalid { why } => write!(f, "has a faulty manifest: {why}"),
             Self::Retired { word } => write!(f, "asked to be replaced ({word})"),
             Self::SpawnFailed { program, error, .. } => {
                 write!(f, "could not be started: {program}: {error}")
+            }
+            Self::SetupFailed { step, error } => {
+                write!(f, "could not be closed in: cannot {step}: {error}")
+            }
+            Self::NotIsolated { item, cause, fix } => {
+                let item = item.as_str();
+                write!(f, "cannot be held to `{item}` on this machine: {cause}; to mend it, {fix}")
             }
             Self::NoHello { waited, alive: true, part: None } => {
                 write!(f, "did not say HELLO within {waited:?} and was stopped")
@@ -346,12 +394,33 @@ impl fmt::Display for Reason {
                     .map_or_else(|_| format!("signal {signal}"), |signal| signal.to_string());
                 write!(f, "was ended by {name}{}", if *core { " and dumped core" } else { "" })
             }
-            Self::StatusLost => write!(f, "is gone, and something else collected its exit status"),
-            Self::Quarantined { deaths, within, last } => {
-                let s = if *deaths == 1 { "" } else { "s" };
+            Self::OutOfMemory { limit: Some(limit) } => {
                 write!(
                     f,
-                    "is quarantined after {deaths} death{s} within {within:?}; the last time it {last}"
+                    "used more memory than its limit of {} and was ended",
+                    bytes_in_words(*limit)
+                )
+            }
+            Self::OutOfMemory { limit: None } => {
+                write!(f, "was ended because the machine had no memory left")
+            }
+            Self::FileTooLarge { limit: Some(limit) } => {
+                write!(
+                    f,
+                    "wrote a file larger than its limit of {} and was ended",
+                    bytes_in_words(*limit)
+                )
+            }
+            Self::FileTooLarge { limit: None } => write!(f, "wrote a file that was too large"),
+            Self::ForbiddenCall => {
+                write!(f, "made a system call of another kind of machine and was ended")
+            }
+            Self::HelperLost => write!(f, "was ended with the helper that kept it"),
+            Self::StatusLost => write!(f, "is gone, and something else collected its exit status"),
+            Self::Quarantined { deaths, within, last } => {
+                write!(
+                    f,
+                    "is quarantined after {deaths} deaths within {within:?}; the last time it {last}"
                 )
             }
             Self::Unkillable { waited } => {

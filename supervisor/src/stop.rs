@@ -7,7 +7,6 @@
 
 use std::time::Duration;
 
-use nix::sys::signal::Signal;
 use plugbay_protocol::Close;
 use tokio::time::timeout;
 
@@ -50,7 +49,7 @@ pub(crate) fn ladder(timeouts: &Timeouts, polite: bool) -> Vec<Rung> {
 }
 
 /// How a climb ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Climbed {
     /// How the process ended; `None` if not even SIGKILL ended it.
     pub(crate) exit: Option<Exit>,
@@ -76,12 +75,8 @@ pub(crate) async fn climb(
             Act::Close if !link.close(Close::Ok) => continue,
             Act::Close => {}
             Act::Eof => link.sever(),
-            Act::Term => {
-                process.signal(Signal::SIGTERM);
-                // A stopped process acts on nothing but SIGKILL until it is continued.
-                process.signal(Signal::SIGCONT);
-            }
-            Act::Kill => process.signal(Signal::SIGKILL),
+            Act::Term => process.terminate(),
+            Act::Kill => process.kill(),
         }
         if let Ok(exit) = timeout(rung.budget, process.wait()).await {
             link.sever();

@@ -15,11 +15,12 @@ use tokio::{
 use crate::{
     fact::{Events, Facts},
     gate::House,
+    isolation::{self, Enclosure, Machine},
     keeper::{Keeper, Order},
     life::Life,
     local::LocalTool,
     manifest::{self, Invalid, Loaded, Problem, Report, names},
-    plan::{Plan, PluginPlan, ToolPlan},
+    plan::{Level, Plan, PluginPlan, ToolPlan},
     reason::{Private, Reason},
     registry::{Approver, Cell, NOT_GRANTED, Question, Refused, Registry},
     status::{Condition, Off, PluginStatus, State, told},
@@ -177,7 +178,13 @@ impl Builder {
         }
         let mut cells = Vec::new();
         let mut keepers = Vec::new();
-        for plugin in self.plan.plugins {
+        let helper = Arc::default();
+        for mut plugin in self.plan.plugins {
+            if plugin.enabled && plugin.sandbox.level != Level::None {
+                // What is refused is refused when it starts, with its reason.
+                let degraded = isolation::degraded(&plugin, Machine::here());
+                plugin.degraded.extend(degraded.into_iter().flatten());
+            }
             let off = (!plugin.enabled).then_some(Off::Disabled);
             let (orders, inbox) = mpsc::unbounded_channel();
             let cell = Arc::new(cell(plugin, orders, off));
@@ -190,6 +197,7 @@ impl Builder {
                     facts.clone(),
                     lines.clone(),
                     inbox,
+                    Enclosure::new(Arc::clone(&helper)),
                 );
                 keepers.push(tokio::spawn(keeper.keep()));
             }
@@ -336,14 +344,6 @@ impl Supervisor {
         self.cell(name).map(|cell| status(cell))
     }
 
-    /// The rules that one plugin lives under.
-    ///
-    /// # Errors
-    /// There is none of that name.
-    pub fn plan(&self, name: &str) -> Result<Arc<PluginPlan>, NoSuchPlugin> {
-        self.cell(name).map(|cell| Arc::clone(&cell.plan))
-    }
-
     fn cell(&self, name: &str) -> Result<&Arc<Cell>, NoSuchPlugin> {
         let found = self.0.cells.iter().find(|cell| &*cell.name == name);
         found.ok_or_else(|| {
@@ -359,7 +359,11 @@ impl Supervisor {
     pub async fn ready(&self, name: &str) -> Result<(), NotReady> {
         let cell = self.cell(name).map_err(NotReady::NoSuchPlugin)?;
         // What was ordered before this, a resume for instance, comes before it.
-        self.heeded(name).await.map_err(NotReady::NoSuchPlugin)?;
+        let (heeded, wait) = oneshot::channel();
+        if cell.orders.send(Order::Heed(heeded)).is_ok() {
+            // Fails only if the keeper is gone, and then there is nothing to wait for.
+            wait.await.ok();
+        }
         let mut condition = cell.condition.subscribe();
         let before = condition.borrow().before();
         loop {
@@ -385,19 +389,6 @@ impl Supervisor {
                 return Err(NotReady::Down { plugin, reason, last_words: cell.last_words() });
             }
         }
-    }
-
-    /// Waits until the orders that a plugin has been given so far have been taken up, so
-    /// that its status shows them.
-    ///
-    /// # Errors
-    /// There is none of that name.
-    pub async fn heeded(&self, name: &str) -> Result<(), NoSuchPlugin> {
-        let (heeded, wait) = oneshot::channel();
-        self.order(name, Order::Heed(heeded))?;
-        // Fails only if the keeper is gone, and then there is nothing to wait for.
-        wait.await.ok();
-        Ok(())
     }
 
     /// Gives a plugin a new process: drained and ended if it runs, started in any case.

@@ -10,6 +10,7 @@ mod deaths;
 mod facts;
 mod floods;
 mod gate;
+mod isolation;
 mod ladder;
 mod languages;
 mod leftovers;

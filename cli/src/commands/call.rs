@@ -3,17 +3,21 @@
 use std::{convert::Infallible, time::Duration};
 
 use plugbay_supervisor::{
-    Call, Caller, Progress, Supervisor,
+    Call, Caller, Output, Progress, Supervisor, ToolInfo,
     manifest::{Loaded, Problem, Severity},
 };
 use serde_json::Value;
-use tokio::{sync::watch, time::Instant};
+use tokio::{
+    sync::watch,
+    time::{Instant, timeout},
+};
 
 use super::{
-    attached, cannot_listen,
-    cause::{bad_arguments, failed, how, interrupted},
+    cannot_listen,
+    cause::{bad_arguments, failed, interrupted, never_ready, no_tool},
+    discover,
     ear::Ear,
-    learn, put_away, undiscovered,
+    put_away, undiscovered,
     waits::Waits,
 };
 use crate::{
@@ -33,14 +37,9 @@ const INTERRUPT_GRACE: Duration = Duration::from_millis(500);
 const SHUTDOWN_DRAIN: Duration = Duration::from_secs(1);
 
 pub(super) async fn call(args: &args::Call, screen: &Screen) -> Outcome {
-    match attached::call(args, screen).await {
-        Ok(None) => {}
-        // Whoever reads JSON reads errors too.
-        Ok(Some(answer)) => return give(Ok(answer), args.output, screen),
-        Err(trouble) => return give(Err(trouble), args.output, screen),
-    }
     match prepared(args, screen) {
         Ok((asked, loaded, signals)) => called(args, screen, asked, loaded, signals).await,
+        // Whoever reads JSON reads this too.
         Err(trouble) => give(Err(trouble), args.output, screen),
     }
 }
@@ -49,7 +48,7 @@ pub(super) async fn call(args: &args::Call, screen: &Screen) -> Outcome {
 fn prepared(args: &args::Call, screen: &Screen) -> Outcome<(Asked, Loaded, Signals)> {
     let asked = Asked::read(args)?;
     let signals = Signals::new().map_err(|it| cannot_listen(&it))?;
-    let found = args.target.source.find()?;
+    let found = args.source.find()?;
     if screen.volume == Volume::Loud || found.loaded.plan.plugins.is_empty() {
         screen.report(&found.loaded.report);
     }
@@ -110,14 +109,16 @@ async fn answer(
     args: &args::Call,
     asked: Asked,
     told: watch::Sender<Option<Progress>>,
-) -> Outcome<Answer> {
+) -> Outcome<Output> {
     let began = Instant::now();
     let supervisor = waits.supervisor;
     let registry = supervisor.registry();
-    let tool = learn(supervisor, unknown, &args.tool, args.timeout).await;
-    let tool = tool.map_err(|it| lists_all(it, args))?;
+    let tool = match registry.tool(&args.tool) {
+        Some(tool) => tool,
+        None => learn(supervisor, unknown, args).await?,
+    };
     let object = values::arguments(&tool.input_schema, asked.base, &asked.given)
-        .map_err(|wrong| bad_arguments(&args.target.source, &tool, wrong))?;
+        .map_err(|wrong| bad_arguments(&args.source, &tool, wrong))?;
     let mut call = Call::new(&tool.name, Value::Object(object))
         // Nobody who looks at progress is no reason to stop.
         .on_progress(move |progress| drop(told.send(Some(progress))));
@@ -131,21 +132,24 @@ async fn answer(
     }
     waits.call.set(Some((began.into_std(), total)));
     let result = registry.call(&Caller::trusted("cli"), call).await;
-    let output = result.map_err(|error| match failed(supervisor, &tool, error, args.timeout) {
-        it if it.exit == Exit::Usage => it.help(how(&args.target.source, &tool)),
-        it => it,
-    })?;
-    Ok(Answer { json: output.to_json(), text: output.text(), is_error: output.is_error })
+    result.map_err(|error| failed(supervisor, &tool, error, args))
 }
 
-/// Where to look for another tool.
-pub(super) fn lists_all(trouble: Trouble, args: &args::Call) -> Trouble {
-    match trouble.code {
-        Some("PB0403") => {
-            trouble.help(format!("`{}` lists all", args.target.source.command("tools")))
+/// Starts the plugins whose tools no manifest names, to find this one.
+async fn learn(
+    supervisor: &Supervisor,
+    unknown: &[String],
+    args: &args::Call,
+) -> Outcome<ToolInfo> {
+    let learning = discover(supervisor, unknown);
+    let down = match args.timeout {
+        Some(total) => {
+            timeout(total, learning).await.map_err(|_| never_ready(supervisor, total))?
         }
-        _ => trouble,
-    }
+        None => learning.await,
+    };
+    let found = supervisor.registry().find(&Caller::trusted("cli"), &args.tool);
+    found.map_err(|error| no_tool(supervisor, args, error, down))
 }
 
 async fn watch_progress(
@@ -161,26 +165,18 @@ async fn watch_progress(
     std::future::pending().await
 }
 
-/// What a tool gave back, from a plugin of our own or over the control socket.
-#[derive(Debug)]
-pub(super) struct Answer {
-    pub(super) json: Value,
-    pub(super) text: String,
-    pub(super) is_error: bool,
-}
-
 /// Prints the answer or the error.
-pub(super) fn give(outcome: Outcome<Answer>, form: Form, screen: &Screen) -> Outcome {
+fn give(outcome: Outcome<Output>, form: Form, screen: &Screen) -> Outcome {
     match (outcome, form) {
-        (Ok(answer), Form::Json) => {
-            screen.json(&answer.json)?;
-            Ok(if answer.is_error { Exit::Bad } else { Exit::Fine })
+        (Ok(output), Form::Json) => {
+            screen.json(&output.to_json())?;
+            Ok(if output.is_error { Exit::Bad } else { Exit::Fine })
         }
         // Like any program that fails, it says so on stderr and gives no data.
-        (Ok(answer), Form::Text) if answer.is_error => {
-            Err(Trouble::new(Exit::Bad, format!("the tool failed: {}", answer.text)))
+        (Ok(output), Form::Text) if output.is_error => {
+            Err(Trouble::new(Exit::Bad, format!("the tool failed: {}", output.text())))
         }
-        (Ok(answer), Form::Text) => screen.answer(&answer.text).map(|()| Exit::Fine),
+        (Ok(output), Form::Text) => screen.answer(&output.text()).map(|()| Exit::Fine),
         (Err(trouble), Form::Json) => {
             screen.trouble(&trouble);
             screen.json(&trouble.to_json())?;

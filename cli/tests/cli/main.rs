@@ -5,6 +5,5 @@ mod calls;
 mod help;
 mod looks;
 mod new;
-mod running;
 mod signals;
 mod stage;

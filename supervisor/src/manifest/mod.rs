@@ -39,6 +39,7 @@ mod units;
 
 use std::path::Path;
 
+pub(crate) use self::units::bytes_in_words;
 pub use self::{
     codes::Code,
     report::{Place, Problem, Report, Severity, Suggestion},

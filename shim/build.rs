@@ -1,0 +1,59 @@
+//! Compiles the helper with the compiler that compiles this crate.
+//!
+//! It is a program and no library, and Cargo has no stable way to hand one crate's
+//! program to another, so the compiler is called by hand. The helper needs no crate
+//! but `core`, and of the C compiler only that it links.
+
+use std::{
+    env,
+    ffi::OsString,
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+fn main() {
+    for source in ["src/wire.rs", "src/helper"] {
+        println!("cargo::rerun-if-changed={source}");
+    }
+    let out = PathBuf::from(variable("OUT_DIR")).join("helper");
+    let (system, machine) = (variable("CARGO_CFG_TARGET_OS"), variable("CARGO_CFG_TARGET_ARCH"));
+    let is_known = system == "linux" && ["x86_64", "aarch64"].iter().any(|it| machine == *it);
+    match is_known {
+        true => compile(&out),
+        // Empty says that there is none.
+        false => fs::write(&out, "").expect("the build folder can be written"),
+    }
+}
+
+fn compile(out: &Path) {
+    let mut rustc = Command::new(variable("RUSTC"));
+    rustc.args(["--edition=2024", "--crate-name=plugbay_shim_helper", "--crate-type=bin"]);
+    rustc.arg("--target").arg(variable("TARGET"));
+    rustc.args(["-Copt-level=s", "-Cpanic=abort", "-Cstrip=symbols", "-Ccodegen-units=1"]);
+    rustc.args(["-Cdebuginfo=0", "-Coverflow-checks=no", "-Clto=fat", "-Cembed-bitcode=yes"]);
+    // Static and at a fixed place: the kernel maps a few pages and starts it, without a
+    // loader and without relocations.
+    rustc.args(["-Crelocation-model=static", "-Ctarget-feature=+crt-static"]);
+    for word in ["-nostartfiles", "-nostdlib", "-static", "-no-pie", "-Wl,--build-id=none"] {
+        rustc.arg(format!("-Clink-arg={word}"));
+    }
+    rustc.args(["-Clink-arg=-Wl,-z,noseparate-code", "-Clink-arg=-Wl,-z,norelro"]);
+    rustc.arg("-Clink-arg=-Wl,-z,noexecstack");
+    if variable("CARGO_CFG_TARGET_ENV") == "musl" {
+        // Or the compiler adds a C library of its own.
+        rustc.arg("-Clink-self-contained=no");
+    }
+    if let Some(linker) = env::var_os("RUSTC_LINKER") {
+        let mut word = OsString::from("-Clinker=");
+        word.push(linker);
+        rustc.arg(word);
+    }
+    rustc.arg("-o").arg(out).arg("src/helper/main.rs");
+    let status = rustc.status().expect("the compiler that compiles this can be started");
+    assert!(status.success(), "the helper does not compile: {rustc:?}");
+}
+
+fn variable(name: &str) -> OsString {
+    env::var_os(name).unwrap_or_else(|| panic!("Cargo sets {name}"))
+}

@@ -1,0 +1,191 @@
+//! Carrying out a script, one operation after the other.
+
+use core::ffi::c_char;
+
+use super::{
+    guard::{self, Watch},
+    script::{Operands, Script, Text},
+    sys::{self, EEXIST, EINVAL, EOVERFLOW, Errno, Fd, Open, Result},
+    wire::{self, Kind, Op, Record},
+};
+
+/// What the program to be is given.
+#[derive(Clone, Copy)]
+pub(crate) struct Program {
+    pub(crate) argv: *const *const c_char,
+    pub(crate) env: *const *const c_char,
+}
+
+/// Hierarchies of cgroups, the one of version 2 included.
+const CGROUPS_MAX: usize = 8;
+/// Folders to remove in the end: each cgroup, and the one above it.
+pub(crate) const SWEEPS_MAX: usize = 2 * CGROUPS_MAX;
+/// Where the old root lies in the new one.
+const OLD_ROOT: Text = c"/.old";
+
+/// What earlier operations have left for later ones.
+struct State {
+    program: Program,
+    watch: Watch,
+    cgroups: [Option<Fd>; CGROUPS_MAX],
+    old_root: Option<Fd>,
+    ruleset: Option<Fd>,
+}
+
+/// Does what the script says; the last operation does not return.
+pub(crate) fn run(mut script: Script, program: Program) -> ! {
+    let mut state = State {
+        program,
+        watch: Watch::default(),
+        cgroups: [None; CGROUPS_MAX],
+        old_root: None,
+        ruleset: None,
+    };
+    if let Err(errno) = begin() {
+        fail(0, errno);
+    }
+    let mut step = 0;
+    loop {
+        let next = script.next().and_then(|(op, operands)| state.step(op, operands));
+        if let Err(errno) = next {
+            fail(step, errno);
+        }
+        step += 1;
+    }
+}
+
+/// Before anything else: what was inherited by accident goes.
+fn begin() -> Result<()> {
+    sys::close_from(wire::SCRIPT + 1, false)?;
+    sys::close_from(wire::CONTROL, true)?;
+    sys::set_name(c"plugbay-shim")
+}
+
+pub(crate) fn say(kind: Kind, record: Record) {
+    // Fails only if nobody listens any more.
+    let record = Record { kind: kind as u32, ..record };
+    sys::send(Fd(wire::CONTROL), &record.to_bytes()).ok();
+}
+
+fn fail(step: u32, errno: Errno) -> ! {
+    say(Kind::SetupFailed, Record { a: step, b: errno.0, ..Record::default() });
+    sys::exit(1)
+}
+
+impl State {
+    fn step(&mut self, op: Op, mut with: Operands) -> Result<()> {
+        match op {
+            Op::Session => sys::setsid(),
+            Op::Lifeline => self.watch.begin(with.word()? as i32),
+            Op::Cgroup => self.cgroup(with.text()?),
+            Op::Sweep => self.watch.sweep_later(with.text()?),
+            Op::Unshare => sys::unshare(with.word()?),
+            Op::Write => {
+                let (path, content) = (with.text()?, with.bytes()?);
+                let file = sys::open(path, Open::Write)?;
+                let written = sys::write(file, content);
+                sys::close(file);
+                written
+            }
+            Op::Init => self.watch.become_two(),
+            Op::Mount => {
+                let flags = with.word()?;
+                let (of, at, kind) = (with.text()?, with.text()?, with.text()?);
+                sys::mount(flags, of, at, kind, with.text()?)
+            }
+            Op::Pivot => self.pivot(with.text()?),
+            Op::Folder => {
+                let mode = with.word()?;
+                unless_there(sys::make_folder(with.text()?, mode))
+            }
+            Op::File => sys::open(with.text()?, Open::Create).map(sys::close),
+            Op::Symlink => {
+                let says = with.text()?;
+                sys::symlink(says, with.text()?)
+            }
+            Op::Bind => {
+                let (attributes, with_below) = (with.word()?, with.word()? != 0);
+                let of = with.text()?;
+                self.bind(attributes, with_below, of, with.text()?)
+            }
+            Op::Forget => {
+                self.old_root.take().into_iter().for_each(sys::close);
+                sys::unmount(OLD_ROOT)?;
+                sys::remove_folder(OLD_ROOT)
+            }
+            Op::Main => guard::become_plugin(&mut self.watch),
+            Op::Join => {
+                let mut cgroups = self.cgroups.iter().flatten();
+                cgroups.try_for_each(|cgroup| sys::write(*cgroup, b"0"))
+            }
+            Op::Limit => sys::limit(with.word()?, with.word()?, with.word()?),
+            Op::NoCapabilities => sys::drop_capabilities(),
+            Op::NoNewPrivileges => sys::no_new_privileges(),
+            Op::Landlock => {
+                let rights = [with.word()?, with.word()?, with.word()?];
+                self.ruleset = Some(sys::landlock(rights)?);
+                Ok(())
+            }
+            Op::Allow => {
+                let (rights, ruleset) = (with.word()?, self.ruleset.ok_or(EINVAL)?);
+                let below = sys::open(with.text()?, Open::Path)?;
+                let allowed = sys::landlock_allow(ruleset, rights, below);
+                sys::close(below);
+                allowed
+            }
+            Op::Enforce => sys::landlock_enforce(self.ruleset.ok_or(EINVAL)?),
+            Op::Filter => sys::filter(with.bytes()?),
+            Op::Directory => sys::change_directory(with.text()?),
+            Op::Exec => self.exec(with.text()?),
+            Op::Done => sys::exit(0),
+            Op::AskLandlock => {
+                let version = sys::landlock_version()?;
+                say(Kind::Answer, Record { a: version, ..Record::default() });
+                Ok(())
+            }
+        }
+    }
+
+    /// Opened now, while the folder can be seen; entered later, by the plugin alone.
+    fn cgroup(&mut self, folder: Text) -> Result<()> {
+        let folder = sys::open(folder, Open::Folder)?;
+        let processes = sys::open_at(folder, c"cgroup.procs", Open::Write);
+        sys::close(folder);
+        let free = self.cgroups.iter_mut().find(|it| it.is_none()).ok_or(EOVERFLOW)?;
+        *free = Some(processes?);
+        Ok(())
+    }
+
+    fn pivot(&mut self, new: Text) -> Result<()> {
+        sys::change_directory(new)?;
+        unless_there(sys::make_folder(c".old", 0o700))?;
+        sys::pivot_root(c".", c".old")?;
+        sys::change_directory(c"/")?;
+        self.old_root = Some(sys::open(OLD_ROOT, Open::Folder)?);
+        Ok(())
+    }
+
+    fn bind(&self, attributes: u64, with_below: bool, of: Text, at: Text) -> Result<()> {
+        let of = sys::open_below(self.old_root.ok_or(EINVAL)?, of)?;
+        let tree = sys::copy_tree(of, with_below);
+        sys::close(of);
+        let tree = tree?;
+        // While it is nowhere: nobody sees it without its attributes.
+        let attached = sys::set_attributes(tree, attributes).and_then(|()| sys::attach(tree, at));
+        sys::close(tree);
+        attached
+    }
+
+    fn exec(&self, path: Text) -> Result<()> {
+        sys::close_from(wire::CONTROL, true)?;
+        say(Kind::Started, Record::default());
+        Err(sys::exec(path, self.program.argv, self.program.env))
+    }
+}
+
+fn unless_there(made: Result<()>) -> Result<()> {
+    match made {
+        Err(EEXIST) => Ok(()),
+        made => made,
+    }
+}

@@ -1,0 +1,256 @@
+//! Starting the helper, and talking with it.
+//!
+//! It is run from a sealed memory file by the fast path of `posix_spawn`, so nothing
+//! happens between fork and exec, and nothing has to be installed. Its script is a
+//! sealed file too; its control socket is the only other thing it inherits.
+
+use std::{
+    convert::Infallible,
+    ffi::CString,
+    io::{self, Read, Write},
+    os::{
+        fd::{AsFd, AsRawFd, OwnedFd, RawFd},
+        unix::net::UnixStream,
+    },
+    path::Path,
+    sync::OnceLock,
+};
+
+use nix::{
+    errno::Errno,
+    fcntl::{FcntlArg, SealFlag, fcntl},
+    spawn::{PosixSpawnAttr, PosixSpawnFileActions, PosixSpawnFlags, posix_spawn},
+    sys::{
+        memfd::{MFdFlags, memfd_create},
+        signal::SigSet,
+    },
+    unistd::Pid,
+};
+use plugbay_shim::{
+    Script, image,
+    wire::{self, Command, Kind, Record},
+};
+use tokio::io::Interest;
+
+/// Descriptors of ours that the child is to have under low numbers must not have low
+/// numbers themselves, or one would be overwritten before it is copied.
+const LOW: RawFd = wire::SCRIPT + 1;
+
+/// The helper's program, in memory once per supervisor.
+#[derive(Debug, Default)]
+pub(crate) struct Helper {
+    program: OnceLock<OwnedFd>,
+}
+
+/// What the helper is to become, and what with.
+#[derive(Debug)]
+pub(crate) struct Start<'a> {
+    pub(crate) script: &'a Script,
+    /// The arguments of the program to be, its name first.
+    pub(crate) argv: &'a [String],
+    /// Its whole environment.
+    pub(crate) env: Vec<(&'a str, &'a str)>,
+    /// Its stdin, stdout and stderr.
+    pub(crate) pipes: [OwnedFd; 3],
+}
+
+impl Helper {
+    /// Starts it.
+    ///
+    /// # Errors
+    /// What the system said.
+    pub(crate) fn start(&self, start: Start<'_>) -> io::Result<(Pid, UnixStream)> {
+        let program = self.program()?;
+        let (ours, theirs) = UnixStream::pair()?;
+        let script = high(sealed(c"plugbay-script", start.script.bytes(), MFdFlags::empty())?)?;
+        let control = high(theirs.into())?;
+        let [stdin, stdout, stderr] = start.pipes;
+        let pipes = [high(stdin)?, high(stdout)?, high(stderr)?];
+
+        let mut actions = PosixSpawnFileActions::init()?;
+        let pipes = pipes.iter().zip(0..);
+        let others = [(&control, wire::CONTROL), (&script, wire::SCRIPT)];
+        for (fd, number) in pipes.chain(others) {
+            actions.add_dup2(fd.as_raw_fd(), number)?;
+        }
+        // The host may ignore or block signals; its plugins do not inherit that.
+        let mut attributes = PosixSpawnAttr::init()?;
+        attributes.set_flags(
+            PosixSpawnFlags::POSIX_SPAWN_SETSIGDEF | PosixSpawnFlags::POSIX_SPAWN_SETSIGMASK,
+        )?;
+        attributes.set_sigdefault(&SigSet::all())?;
+        attributes.set_sigmask(&SigSet::empty())?;
+
+        let argv = std::iter::once("plugbay-shim").chain(start.argv.iter().map(String::as_str));
+        let argv = argv.map(text).collect::<io::Result<Vec<_>>>()?;
+        let env = start.env.into_iter().map(|(name, value)| text(format!("{name}={value}")));
+        let env = env.collect::<io::Result<Vec<_>>>()?;
+        let path = format!("/proc/self/fd/{}", program.as_raw_fd());
+        let pid = posix_spawn(Path::new(&path), &actions, &attributes, &argv, &env)?;
+        ours.set_nonblocking(true)?;
+        Ok((pid, ours))
+    }
+
+    fn program(&self) -> io::Result<&OwnedFd> {
+        if let Some(program) = self.program.get() {
+            return Ok(program);
+        }
+        let image = image().ok_or(io::ErrorKind::Unsupported)?;
+        // Says that it is meant to be executed; kernels before 6.3 do not know the word.
+        let executable = MFdFlags::from_bits_retain(0x10);
+        let made = match sealed(c"plugbay-shim", image, executable) {
+            Err(error) if error.raw_os_error() == Some(Errno::EINVAL as i32) => {
+                sealed(c"plugbay-shim", image, MFdFlags::empty())
+            }
+            made => made,
+        };
+        let made = high(made?)?;
+        // Of two that come at once the first stays.
+        Ok(self.program.get_or_init(|| made))
+    }
+}
+
+/// A file in memory that nobody can change any more.
+fn sealed(name: &std::ffi::CStr, bytes: &[u8], flags: MFdFlags) -> io::Result<OwnedFd> {
+    let flags = flags | MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING;
+    let mut file = std::fs::File::from(memfd_create(name, flags)?);
+    file.write_all(bytes)?;
+    let seals = SealFlag::F_SEAL_SEAL
+        | SealFlag::F_SEAL_SHRINK
+        | SealFlag::F_SEAL_GROW
+        | SealFlag::F_SEAL_WRITE;
+    fcntl(&file, FcntlArg::F_ADD_SEALS(seals))?;
+    Ok(file.into())
+}
+
+/// The same descriptor under a number that is not low.
+fn high(fd: OwnedFd) -> io::Result<OwnedFd> {
+    if LOW <= fd.as_raw_fd() {
+        return Ok(fd);
+    }
+    let mut low = vec![fd];
+    // Whatever comes next is higher; the low ones are closed behind it.
+    loop {
+        let next = low.last().map(|fd| fd.as_fd().try_clone_to_owned());
+        match next {
+            Some(Ok(fd)) if LOW <= fd.as_raw_fd() => return Ok(fd),
+            Some(Ok(fd)) => low.push(fd),
+            Some(Err(error)) => return Err(error),
+            None => return Err(io::ErrorKind::InvalidInput.into()),
+        }
+    }
+}
+
+fn text(text: impl Into<Vec<u8>>) -> io::Result<CString> {
+    let fault = "an argument or a variable holds a zero byte";
+    CString::new(text).map_err(|_| io::Error::new(io::ErrorKind::InvalidInput, fault))
+}
+
+/// What the helper has said of a process and of its end.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Evidence {
+    /// The operation that failed, and the error.
+    pub(crate) failed: Option<(u32, i32)>,
+    /// How the plugin's first process ended.
+    pub(crate) main: Option<MainEnd>,
+    /// That nothing is left, and how many processes the first had left behind.
+    pub(crate) left: Option<u32>,
+    /// What a probe asked for.
+    pub(crate) answer: Option<u32>,
+}
+
+/// How a plugin's first process ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct MainEnd {
+    /// As `wait` gives it.
+    pub(crate) status: i32,
+    /// User and system time of it and of the children that it waited for, in microseconds.
+    pub(crate) cpu_micros: u64,
+    /// The most memory that any one of these processes had resident, in KiB.
+    pub(crate) resident_kib: u64,
+}
+
+impl Evidence {
+    fn take(&mut self, record: Record) {
+        match Kind::of(record.kind) {
+            Some(Kind::SetupFailed) => self.failed = Some((record.a, record.b.cast_signed())),
+            Some(Kind::MainExited) => {
+                let [user, system, resident_kib] = record.words;
+                let cpu_micros = user + system;
+                let status = record.a.cast_signed();
+                self.main = Some(MainEnd { status, cpu_micros, resident_kib });
+            }
+            Some(Kind::TreeEmpty) => self.left = Some(record.a),
+            Some(Kind::Answer) => self.answer = Some(record.a),
+            Some(Kind::Started) | None => {}
+        }
+    }
+}
+
+/// Reads all that has come. False at the end: nobody is left who could say more.
+fn read_records(mut from: &UnixStream, evidence: &mut Evidence) -> io::Result<bool> {
+    loop {
+        // Each is sent in one piece, and a piece of this size is never cut.
+        let mut bytes = [0; wire::RECORD_BYTES];
+        match from.read(&mut bytes) {
+            Ok(wire::RECORD_BYTES) => evidence.take(Record::from_bytes(&bytes)),
+            Ok(_) => return Ok(false),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+/// The supervisor's end of the control socket.
+#[derive(Debug)]
+pub(crate) struct Control {
+    socket: UnixStream,
+    /// The same, for tokio.
+    watched: tokio::net::UnixStream,
+    open: bool,
+    evidence: Evidence,
+}
+
+impl Control {
+    pub(crate) fn new(socket: UnixStream) -> io::Result<Self> {
+        let watched = tokio::net::UnixStream::from_std(socket.try_clone()?)?;
+        Ok(Self { socket, watched, open: true, evidence: Evidence::default() })
+    }
+
+    pub(crate) fn command(&self, command: Command) {
+        // Fails only if nobody is left to obey: then there is nothing to command.
+        (&self.socket).write_all(&[command as u8]).ok();
+    }
+
+    /// Takes note of what comes, for as long as it is polled. Cancel safe.
+    pub(crate) async fn listen(&mut self) -> Infallible {
+        while self.open {
+            if self.watched.readable().await.is_err() {
+                break;
+            }
+            let (socket, evidence) = (&self.socket, &mut self.evidence);
+            let read = self.watched.try_io(Interest::READABLE, || read_records(socket, evidence));
+            // Nothing more for now, or nothing more at all.
+            self.open = matches!(read, Err(error) if error.kind() == io::ErrorKind::WouldBlock);
+        }
+        std::future::pending().await
+    }
+
+    /// All there is, once the helper has ended.
+    pub(crate) fn evidence(&mut self) -> &Evidence {
+        if self.open {
+            // Empty, or at the end: it is all one now.
+            read_records(&self.socket, &mut self.evidence).ok();
+            self.open = false;
+        }
+        &self.evidence
+    }
+}
+
+/// The same for a thread: waits for the end of a helper that becomes no program.
+pub(crate) fn evidence_of(socket: &UnixStream) -> io::Result<Evidence> {
+    socket.set_nonblocking(false)?;
+    let mut evidence = Evidence::default();
+    while read_records(socket, &mut evidence)? {}
+    Ok(evidence)
+}

@@ -1,0 +1,53 @@
+//! Walls around plugins, built by the [helper](plugbay_shim) before the program runs.
+//!
+//! Policy is here and mechanism there: `machine` learns what this system can do, `walls`
+//! chooses what one plugin gets and writes it down as a script, and the helper carries
+//! that out. What cannot be had and is not waived is a refusal, never a silence.
+
+mod cgroup;
+mod filter;
+pub(crate) mod helper;
+mod landlock;
+mod machine;
+mod namespaces;
+mod view;
+mod walls;
+
+pub use cgroup::Cgroups;
+pub use machine::{Ability, Lack, Machine};
+
+pub(crate) use walls::{Walls, degraded};
+
+use cgroup::Cage;
+use helper::Helper;
+
+use std::sync::{Arc, OnceLock};
+
+use crate::{plan::PluginPlan, reason::Reason};
+
+/// What stays for one plugin from start to start.
+#[derive(Debug)]
+pub(crate) struct Enclosure {
+    helper: Arc<Helper>,
+    cage: OnceLock<Arc<Cage>>,
+}
+
+impl Enclosure {
+    pub(crate) fn new(helper: Arc<Helper>) -> Self {
+        Self { helper, cage: OnceLock::new() }
+    }
+
+    pub(crate) fn helper(&self) -> &Helper {
+        &self.helper
+    }
+
+    /// The walls for the next start.
+    ///
+    /// # Errors
+    /// Why they cannot stand.
+    pub(crate) fn walls(&self, plan: &PluginPlan) -> Result<Walls, Reason> {
+        let machine = Machine::here();
+        let cage = || Arc::new(machine.cgroups.cage(&plan.name, &plan.limits));
+        Walls::new(plan, machine, self.cage.get_or_init(cage))
+    }
+}

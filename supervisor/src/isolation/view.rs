@@ -1,0 +1,287 @@
+//! What a plugin sees of the file system: an empty root, and in it what programs need
+//! to run, its own folder, and what it was granted. Everything else is not there.
+
+use std::{
+    fs, io,
+    path::{Component, Path, PathBuf},
+};
+
+use plugbay_shim::{Mounted, Script};
+
+use crate::plan::FileGrant;
+
+/// Folders of the system, to be read and executed.
+const SYSTEM: &[&str] = &["/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/nix/store"];
+/// Of `/etc`, what programs read to run at all: libraries, certificates, time, names.
+const ETC: &[&str] = &[
+    "ld.so.cache",
+    "ld.so.conf",
+    "ld.so.conf.d",
+    "ssl",
+    "pki",
+    "ca-certificates",
+    "alternatives",
+    "localtime",
+    "timezone",
+    "nsswitch.conf",
+    "passwd",
+    "group",
+    "hosts",
+    "host.conf",
+    "resolv.conf",
+    "gai.conf",
+    "protocols",
+    "services",
+    "mime.types",
+    "os-release",
+];
+const DEVICES: &[&str] = &["null", "zero", "full", "random", "urandom"];
+
+/// What somebody may do at a place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Access {
+    Read,
+    Write,
+}
+
+/// One thing in the view.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Shown {
+    /// A file or folder of the host at its own path, or a file at another one's.
+    Host { path: PathBuf, from: PathBuf, access: Access, is_folder: bool },
+    /// A device.
+    Device { path: PathBuf },
+    /// An empty folder in memory.
+    Memory { path: PathBuf, mode: u32 },
+    /// The processes of the plugin.
+    Processes,
+    /// A symbolic link.
+    Link { path: PathBuf, says: PathBuf },
+}
+
+impl Shown {
+    pub(crate) fn path(&self) -> &Path {
+        match self {
+            Self::Host { path, .. }
+            | Self::Device { path }
+            | Self::Memory { path, .. }
+            | Self::Link { path, .. } => path,
+            Self::Processes => Path::new("/proc"),
+        }
+    }
+}
+
+/// What is to be shown to one plugin, beside the system.
+#[derive(Clone, Debug)]
+pub(crate) struct Wanted<'a> {
+    /// Its program.
+    pub(crate) program: &'a Path,
+    /// The folder it runs in.
+    pub(crate) dir: &'a Path,
+    pub(crate) private_tmp: bool,
+    pub(crate) files: &'a [FileGrant],
+}
+
+/// The view, parents before children.
+///
+/// # Errors
+/// A path that should be shown, and what the system said of it.
+pub(crate) fn view(wanted: &Wanted<'_>) -> Result<Vec<Shown>, (PathBuf, io::Error)> {
+    let mut view = View(Vec::new());
+    view.system();
+    let tmp = PathBuf::from("/tmp");
+    view.0.push(match wanted.private_tmp {
+        true => Shown::Memory { path: tmp, mode: 0o1777 },
+        false => {
+            Shown::Host { from: tmp.clone(), path: tmp, access: Access::Write, is_folder: true }
+        }
+    });
+    for grant in wanted.files {
+        let access = if grant.write { Access::Write } else { Access::Read };
+        view.host(&grant.path, access)?;
+    }
+    // Who runs in the root means no folder of its own.
+    if wanted.dir.parent().is_some() {
+        view.host(wanted.dir, Access::Read)?;
+    }
+    view.program(wanted.program)?;
+    Ok(view.sorted())
+}
+
+/// As little as shows that a view can be made.
+pub(crate) fn smallest() -> Vec<Shown> {
+    vec![
+        Shown::Processes,
+        Shown::Host {
+            path: "/usr".into(),
+            from: "/usr".into(),
+            access: Access::Read,
+            is_folder: true,
+        },
+    ]
+}
+
+struct View(Vec<Shown>);
+
+impl View {
+    fn system(&mut self) {
+        for path in SYSTEM {
+            // What a system does not have is not needed there.
+            self.optional(Path::new(path));
+        }
+        for name in ETC {
+            self.optional(&Path::new("/etc").join(name));
+        }
+        self.0.extend([Shown::Processes, Shown::Memory { path: "/dev/shm".into(), mode: 0o1777 }]);
+        let device = |name: &&str| Shown::Device { path: Path::new("/dev").join(name) };
+        self.0.extend(DEVICES.iter().map(device).filter(|it| it.path().exists()));
+        for (name, says) in [("fd", ""), ("stdin", "/0"), ("stdout", "/1"), ("stderr", "/2")] {
+            let path = Path::new("/dev").join(name);
+            let says = format!("/proc/self/fd{says}").into();
+            self.0.push(Shown::Link { path, says });
+        }
+    }
+
+    /// Something of the system, as it is: a link stays one.
+    fn optional(&mut self, path: &Path) {
+        let Ok(meta) = fs::symlink_metadata(path) else { return };
+        if !meta.is_symlink() {
+            return self.push(path, path.into(), Access::Read, meta.is_dir());
+        }
+        let (Ok(says), Ok(real)) = (fs::read_link(path), fs::canonicalize(path)) else { return };
+        match self.covers(&real, Access::Read) {
+            true => self.0.push(Shown::Link { path: path.into(), says }),
+            // Its target is elsewhere: the content stands in the link's place.
+            false => self.push(path, real.clone(), Access::Read, real.is_dir()),
+        }
+    }
+
+    fn host(&mut self, path: &Path, access: Access) -> Result<(), (PathBuf, io::Error)> {
+        let real = fs::canonicalize(path).map_err(|error| (path.to_owned(), error))?;
+        let is_folder = real.is_dir();
+        if !self.covers(path, access) {
+            self.push(path, real, access, is_folder);
+        }
+        Ok(())
+    }
+
+    /// Where it is asked for and where it really is: an interpreter finds its library
+    /// from the one or the other.
+    fn program(&mut self, path: &Path) -> Result<(), (PathBuf, io::Error)> {
+        self.host(path, Access::Read)?;
+        let real = fs::canonicalize(path).map_err(|error| (path.to_owned(), error))?;
+        self.host(&real, Access::Read)
+    }
+
+    fn push(&mut self, path: &Path, from: PathBuf, access: Access, is_folder: bool) {
+        // Of two words on one path the wider one counts.
+        self.0.retain(|it| !matches!(it, Shown::Host { path: other, .. } if other == path));
+        self.0.push(Shown::Host { path: path.into(), from, access, is_folder });
+    }
+
+    /// Whether something is in the view already, with that access or more.
+    fn covers(&self, path: &Path, access: Access) -> bool {
+        // The nearest one decides: a private /tmp hides what the host has below it.
+        let above = self.0.iter().filter(|it| path.starts_with(it.path()));
+        let nearest = above.max_by_key(|it| it.path().components().count());
+        matches!(nearest, Some(Shown::Host { path: at, from, access: is, .. })
+            if access <= *is && at == from)
+    }
+
+    fn sorted(mut self) -> Vec<Shown> {
+        self.0.sort_by_key(|it| it.path().components().count());
+        self.0
+    }
+}
+
+/// Bits of `mount`.
+const MS_RDONLY: u64 = 1;
+const MS_NOSUID: u64 = 2;
+const MS_NODEV: u64 = 4;
+const MS_NOEXEC: u64 = 8;
+const MS_REMOUNT: u64 = 32;
+const MS_BIND: u64 = 4096;
+const MS_REC: u64 = 16384;
+const MS_PRIVATE: u64 = 1 << 18;
+/// Bits of `mount_setattr`, which are others.
+const ATTR_RDONLY: u64 = 1;
+const ATTR_NOSUID: u64 = 2;
+const ATTR_NODEV: u64 = 4;
+const ATTR_NOEXEC: u64 = 8;
+
+/// Where the new root is mounted before it becomes one: any folder that is there.
+const STAGE: &str = "/usr";
+
+/// Writes the view: a new root, everything at its place, and the old root gone.
+/// `memory_bytes` bounds each folder in memory.
+pub(crate) fn write(view: &[Shown], memory_bytes: u64, script: &mut Script) {
+    let bare = |flags| Mounted { flags, kind: "", options: "" };
+    // Nothing that happens here is seen outside.
+    script.mount("/", bare(MS_REC | MS_PRIVATE));
+    let root = Mounted { flags: MS_NOSUID | MS_NODEV, kind: "tmpfs", options: "mode=755,size=1m" };
+    script.mount(STAGE, root);
+    script.pivot(STAGE);
+    let mut made: Vec<PathBuf> = Vec::new();
+    for shown in view {
+        let path = shown.path();
+        let text = path.to_string_lossy();
+        // Below something of the host everything is there already.
+        let is_ours = !view.iter().any(|it| {
+            matches!(it, Shown::Host { .. }) && it.path() != path && path.starts_with(it.path())
+        });
+        if is_ours {
+            parents(path, &mut made, script);
+        }
+        match shown {
+            Shown::Link { says, .. } => script.symlink(&says.to_string_lossy(), &text),
+            Shown::Host { from, access, is_folder, .. } => {
+                if is_ours {
+                    place(path, *is_folder, &mut made, script);
+                }
+                let read_only = if *access == Access::Read { ATTR_RDONLY } else { 0 };
+                let attributes = ATTR_NOSUID | ATTR_NODEV | read_only;
+                script.bind(attributes, true, &from.to_string_lossy(), &text);
+            }
+            Shown::Device { .. } => {
+                place(path, false, &mut made, script);
+                script.bind(ATTR_RDONLY | ATTR_NOSUID | ATTR_NOEXEC, false, &text, &text);
+            }
+            Shown::Memory { mode, .. } => {
+                place(path, true, &mut made, script);
+                let options = format!("mode={mode:o},size={memory_bytes}");
+                let flags = MS_NOSUID | MS_NODEV;
+                script.mount(&text, Mounted { flags, kind: "tmpfs", options: &options });
+            }
+            Shown::Processes => {
+                place(path, true, &mut made, script);
+                // Root could change the machine through it.
+                let flags = MS_RDONLY | MS_NOSUID | MS_NODEV | MS_NOEXEC;
+                script.mount(&text, Mounted { flags, kind: "proc", options: "" });
+            }
+        }
+    }
+    script.forget();
+    script.mount("/", bare(MS_REMOUNT | MS_BIND | MS_RDONLY | MS_NOSUID | MS_NODEV));
+}
+
+fn parents(path: &Path, made: &mut Vec<PathBuf>, script: &mut Script) {
+    let mut at = PathBuf::new();
+    for component in path.parent().into_iter().flat_map(Path::components) {
+        at.push(component);
+        if matches!(component, Component::Normal(_)) {
+            place(&at, true, made, script);
+        }
+    }
+}
+
+fn place(path: &Path, is_folder: bool, made: &mut Vec<PathBuf>, script: &mut Script) {
+    if made.iter().any(|it| it == path) {
+        return;
+    }
+    made.push(path.to_owned());
+    let text = path.to_string_lossy();
+    match is_folder {
+        true => script.folder(0o755, &text),
+        false => script.file(&text),
+    }
+}

@@ -1,0 +1,274 @@
+//! The walls around one plugin: which of them its plan asks for, whether this machine
+//! has them, and how they are built.
+
+use std::{io, os::unix::process::ExitStatusExt, path::Path, process::ExitStatus, sync::Arc};
+
+use nix::{errno::Errno, libc};
+use plugbay_shim::Script;
+
+use super::{
+    Lack, Machine,
+    cgroup::{Cage, Counters},
+    filter,
+    helper::Evidence,
+    landlock,
+    namespaces::Namespaces,
+    view::{self, Shown, Wanted},
+};
+use crate::{
+    launch::{Exit, spawn_failed},
+    plan::{IfMissing, Item, Level, Network, PluginPlan},
+    reason::Reason,
+};
+
+/// What each folder in memory may hold, where memory has no bound.
+const MEMORY_FOLDER: u64 = 64 << 20;
+/// Signals waiting, message queues, locked memory: what costs the kernel memory and
+/// plugins have no need of.
+const SMALL: &[(libc::__rlimit_resource_t, u64, &str)] = &[
+    (libc::RLIMIT_CORE, 0, "core files"),
+    (libc::RLIMIT_MEMLOCK, 64 << 10, "locked memory"),
+    (libc::RLIMIT_MSGQUEUE, 64 << 10, "message queues"),
+];
+
+/// What is used of what the machine has.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Used {
+    namespaces: Namespaces,
+    /// The version.
+    landlock: Option<u32>,
+    filter: bool,
+}
+
+/// Something that the plan asks for and the machine lacks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Missing {
+    item: Item,
+    lack: Lack,
+    /// What happens instead.
+    instead: &'static str,
+}
+
+/// Which walls a plan gets on a machine, and what is missing.
+fn choose(plan: &PluginPlan, machine: &Machine) -> (Used, Vec<Missing>) {
+    let strict = plan.sandbox.level == Level::Strict;
+    let mut missing = Vec::new();
+    let mut has = |item, ability: &super::Ability, instead| match ability {
+        Ok(()) => true,
+        Err(lack) => {
+            missing.push(Missing { item, lack: lack.clone(), instead });
+            false
+        }
+    };
+    let processes = has(
+        Item::Tree,
+        &machine.processes,
+        "processes that it starts are ended one by one, and those of the same user may stop that",
+    );
+    let files = has(
+        Item::Files,
+        &machine.files,
+        match machine.landlock {
+            Ok(_) => "it may change the owner, mode and times of files that it cannot open",
+            Err(_) => "it opens every file that its user can",
+        },
+    );
+    let closed = plan.sandbox.network == Network::None;
+    let filter = has(Item::Calls, &machine.calls, "it may make every system call");
+    // Two kinds of walls: the filter alone holds, and strict wants both.
+    let network = closed
+        && match (&machine.network, filter, strict) {
+            (Ok(()), _, true) | (Ok(()), false, false) => true,
+            (_, true, false) => false,
+            (lack, ..) => has(Item::Network, lack, "it reaches every host that its user can"),
+        };
+    let cgroups = &machine.cgroups;
+    let limits = &plan.limits;
+    if limits.memory_bytes.is_some() {
+        has(Item::Memory, &cgroups.memory, "only its private data is bounded, in each process");
+    }
+    if limits.cpu_percent.is_some() {
+        has(Item::Cpu, &cgroups.cpu, "it takes what processor time it gets");
+    }
+    if limits.processes.is_some() && !(machine.is_ordinary_user && processes) {
+        has(Item::Processes, &cgroups.processes, "it starts as many processes as its user can");
+    }
+    let namespaces = Namespaces {
+        user: machine.is_ordinary_user && (processes || files || network),
+        processes,
+        files,
+        network,
+    };
+    (Used { namespaces, landlock: machine.landlock.as_ref().ok().copied(), filter }, missing)
+}
+
+/// What of a plan cannot be held here and is done without, in words for the operator;
+/// or why the plugin cannot run here.
+///
+/// # Errors
+/// [`Reason::NotIsolated`]: the first thing that is required and missing.
+pub(crate) fn degraded(plan: &PluginPlan, machine: &Machine) -> Result<Vec<String>, Reason> {
+    if plan.sandbox.level == Level::None {
+        return Ok(Vec::new());
+    }
+    let (_, missing) = choose(plan, machine);
+    let waived = |it: &Missing| {
+        plan.sandbox.if_missing == IfMissing::Warn || plan.sandbox.prefer.contains(&it.item)
+    };
+    if let Some(Missing { item, lack, .. }) = missing.iter().find(|it| !waived(it)) {
+        return Err(Reason::NotIsolated {
+            item: *item,
+            cause: lack.cause.clone(),
+            fix: lack.fix.clone(),
+        });
+    }
+    let words = missing.iter().map(|it| {
+        format!("{} is not enforced: {} ({})", it.item.as_str(), it.instead, it.lack.cause)
+    });
+    Ok(words.collect())
+}
+
+/// The walls around one start of a plugin.
+#[derive(Debug)]
+pub(crate) struct Walls {
+    script: Script,
+    /// What its program is called, for what is said of it.
+    program: String,
+    env: Vec<(&'static str, String)>,
+    cage: Arc<Cage>,
+    before: Counters,
+    /// Its bounds, in bytes.
+    memory: Option<u64>,
+    file_size: Option<u64>,
+}
+
+impl Walls {
+    /// Looks at the files that are to be shown, prepares the cgroups, and writes the
+    /// script.
+    ///
+    /// # Errors
+    /// [`Reason::NotIsolated`], or [`Reason::SetupFailed`] with what the system said.
+    pub(crate) fn new(
+        plan: &PluginPlan,
+        machine: &Machine,
+        cage: &Arc<Cage>,
+    ) -> Result<Self, Reason> {
+        degraded(plan, machine)?;
+        let (used, _) = choose(plan, machine);
+        let program = plan.command.first().cloned().unwrap_or_default();
+        let shown = view::view(&Wanted {
+            program: Path::new(&program),
+            dir: &plan.dir,
+            private_tmp: plan.sandbox.private_tmp,
+            files: &plan.sandbox.files,
+        });
+        let shown =
+            shown.map_err(|(path, error)| failed(&format!("show {}", path.display()), &error))?;
+        cage.make(&plan.limits).map_err(|error| failed("bound its resources", &error))?;
+        Ok(Self {
+            script: script(plan, used, &shown, cage),
+            program,
+            env: env(plan),
+            before: cage.counters(),
+            memory: plan.limits.memory_bytes,
+            file_size: plan.limits.file_bytes,
+            cage: Arc::clone(cage),
+        })
+    }
+
+    pub(crate) fn script(&self) -> &Script {
+        &self.script
+    }
+
+    /// Variables that mean something else behind walls.
+    pub(crate) fn env(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.env.iter().map(|(name, value)| (*name, value.as_str()))
+    }
+
+    /// How the plugin ended, from what the helper and the kernel have said of it. A
+    /// signal's number alone says nothing: the kernel, the plugin and we send the same.
+    pub(crate) fn explain(&self, evidence: &Evidence) -> Exit {
+        // Whatever the helper could not end, it does not leave to itself.
+        self.cage.kill();
+        if let Some((step, error)) = evidence.failed {
+            return Exit::NotStarted(self.not_started(step, Errno::from_raw(error)));
+        }
+        let Some(main) = evidence.main else {
+            return Exit::Ended(Reason::HelperLost);
+        };
+        let exit = Exit::of(ExitStatus::from_raw(main.status));
+        let counted = self.cage.counters().since(self.before);
+        match exit {
+            Exit::Signal { signal: libc::SIGKILL, .. } if 0 < counted.killed => {
+                Exit::Ended(Reason::OutOfMemory { limit: self.memory })
+            }
+            Exit::Signal { signal: libc::SIGXFSZ, .. } => {
+                Exit::Ended(Reason::FileTooLarge { limit: self.file_size })
+            }
+            Exit::Signal { signal: libc::SIGSYS, .. } => Exit::Ended(Reason::ForbiddenCall),
+            exit => exit,
+        }
+    }
+
+    fn not_started(&self, step: u32, errno: Errno) -> Reason {
+        let step = self.script.step(step).unwrap_or("take a step");
+        let error = io::Error::from(errno);
+        match step.starts_with("execute ") {
+            true => spawn_failed(&self.program, &error),
+            false => failed(step, &error),
+        }
+    }
+}
+
+fn failed(step: &str, error: &io::Error) -> Reason {
+    Reason::SetupFailed { step: step.to_owned(), error: error.to_string() }
+}
+
+fn env(plan: &PluginPlan) -> Vec<(&'static str, String)> {
+    match plan.sandbox.private_tmp {
+        true => vec![("HOME", "/tmp".to_owned()), ("TMPDIR", "/tmp".to_owned())],
+        false => Vec::new(),
+    }
+}
+
+/// From the helper's first step to the program's.
+fn script(plan: &PluginPlan, used: Used, shown: &[Shown], cage: &Cage) -> Script {
+    let limits = &plan.limits;
+    let mut script = Script::default();
+    script.lifeline(std::process::id());
+    script.session();
+    for folder in cage.folders() {
+        script.cgroup(&folder.to_string_lossy());
+    }
+    for folder in cage.leftovers() {
+        script.sweep(&folder.to_string_lossy());
+    }
+    used.namespaces.write(&mut script);
+    if used.namespaces.files {
+        view::write(shown, limits.memory_bytes.unwrap_or(MEMORY_FOLDER), &mut script);
+    }
+    script.main();
+    script.session();
+    script.join();
+    for (resource, value, what) in SMALL {
+        script.limit((*resource).into(), *value, *value, what);
+    }
+    if let Some(files) = limits.open_files {
+        script.limit(libc::RLIMIT_NOFILE.into(), files.into(), files.into(), "open files");
+    }
+    if let Some(bytes) = limits.file_bytes {
+        script.limit(libc::RLIMIT_FSIZE.into(), bytes, bytes, "the size of files");
+    }
+    script.directory(&plan.dir.to_string_lossy());
+    script.no_capabilities();
+    script.no_new_privileges();
+    if let Some(version) = used.landlock {
+        let closed = plan.sandbox.network == Network::None;
+        landlock::write(shown, version, closed, !used.namespaces.files, &mut script);
+    }
+    if used.filter {
+        script.filter(&filter::program(plan.sandbox.network));
+    }
+    script.exec(plan.command.first().map_or("", String::as_str));
+    script
+}
