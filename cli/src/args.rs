@@ -10,6 +10,28 @@ use clap_complete::Shell;
 
 use crate::{duration, render::Volume, source::Source};
 
+/// Which running plugbay is meant.
+#[derive(Args, Clone, Debug, Default)]
+pub(crate) struct Target {
+    #[command(flatten)]
+    pub(crate) source: Source,
+    /// The control socket of a plugbay that runs, if it is at a place of its own
+    #[arg(long, value_name = "PATH", value_hint = ValueHint::FilePath, help_heading = "Plugins")]
+    pub(crate) control: Option<PathBuf>,
+}
+
+/// Whether to use the processes of a plugbay that runs already.
+#[derive(Args, Clone, Debug, Default)]
+pub(crate) struct Attach {
+    /// Use the plugins of the `plugbay run` that runs the same, and fail without one [default:
+    /// use them if there is one]
+    #[arg(long, help_heading = "Plugins")]
+    pub(crate) attach: bool,
+    /// Start processes of our own in any case
+    #[arg(long, conflicts_with_all = ["attach", "control"], help_heading = "Plugins")]
+    pub(crate) no_attach: bool,
+}
+
 const STYLES: Styles = Styles::styled()
     .header(AnsiColor::Green.on_default().bold())
     .usage(AnsiColor::Green.on_default().bold())
@@ -22,7 +44,8 @@ Exit codes:
    1  what was asked about is bad: the call failed, the plugin died, the check found errors
    2  the command line or an argument is wrong
    3  a rule refused it
-   4  there is no such file, program, tool or code
+   4  there is no such file, program, tool, plugin or code
+   5  no plugbay runs that could be asked
    6  a time ran out: until HELLO, until ready, until the answer
   70  plugbay's own fault
  130  interrupted
@@ -85,6 +108,13 @@ pub(crate) enum Color {
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     Run(Run),
+    Ps(Ps),
+    Why(Why),
+    Logs(Logs),
+    #[command(visible_alias = "start")]
+    Restart(Restart),
+    Stop(Stop),
+    Resume(Resume),
     Call(Call),
     Tools(Tools),
     Check(Check),
@@ -101,7 +131,10 @@ pub(crate) enum Command {
 /// at once with --start, and a program that --plugin names always. What is started by the
 /// command line is not stopped for being idle. Ctrl-C or SIGTERM lets running calls finish
 /// and ends the plugins; a second one ends them at once. Ends with 1 when no plugin is left
-/// that could take a call.
+/// that could take a call, unless --stay is given.
+///
+/// While it runs, `ps`, `why`, `logs`, `restart`, `stop` and `resume` look at it and steer it, and
+/// `call` and `tools` use its processes. One plugbay runs the same plugins at a time.
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:
@@ -115,16 +148,123 @@ pub(crate) struct Run {
     /// Start every plugin now and not with its first call
     #[arg(long)]
     pub(crate) start: bool,
+    /// Stay when no plugin is left that could take a call, for somebody to look and resume
+    #[arg(long)]
+    pub(crate) stay: bool,
+    /// Listen for other commands at this socket, in a folder that is only ours [default: one
+    /// for these plugins in $XDG_RUNTIME_DIR/plugbay]
+    #[arg(long, value_name = "PATH", value_hint = ValueHint::FilePath)]
+    pub(crate) control: Option<PathBuf>,
     /// Print every event as one line of JSON on stdout
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Show all plugins of a plugbay that runs
+///
+/// UP is how long its process has run, CALLS how many have ended and NOW how many are running
+/// or waiting; MEMORY is what the process and its group have resident.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  plugbay ps                                of every plugbay that you run
+  plugbay ps --config plugbay.toml          of the one that runs this
+  plugbay ps --json | jq '.[].plugins[] | select(.state != \"active\").name'")]
+pub(crate) struct Ps {
+    #[command(flatten)]
+    pub(crate) target: Target,
+    /// Print a JSON list: each plugbay with its plugins
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Say why a plugin is as it is: the cause, the evidence, what is next and what to do
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  plugbay why search
+  plugbay why search --json | jq .ends")]
+pub(crate) struct Why {
+    /// The plugin's name, as `plugbay ps` shows it
+    #[arg(value_name = "PLUGIN")]
+    pub(crate) name: String,
+    #[command(flatten)]
+    pub(crate) target: Target,
+    /// Print it as JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Show what plugins said on stderr and what happened to them
+///
+/// The newest are last. A running plugbay keeps about 256 KiB of each plugin; times are UTC.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  plugbay logs search -f                    and what follows, until Ctrl-C
+  plugbay logs -n 20                        the last 20 lines of all plugins
+  plugbay logs --json | jq -r 'select(.stderr).stderr'")]
+pub(crate) struct Logs {
+    /// The plugin's name [default: all plugins]
+    #[arg(value_name = "PLUGIN")]
+    pub(crate) name: Option<String>,
+    #[command(flatten)]
+    pub(crate) target: Target,
+    /// Go on with what follows
+    #[arg(long, short)]
+    pub(crate) follow: bool,
+    /// How many of the last lines [default: all that are kept]
+    #[arg(long, short = 'n', value_name = "COUNT")]
+    pub(crate) lines: Option<usize>,
+    /// Print each line as a JSON object
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Give a plugin a new process, and wait until it is ready
+///
+/// Its running calls may finish first. Lifts a stop or a quarantine.
+#[derive(Args, Debug)]
+pub(crate) struct Restart {
+    #[command(flatten)]
+    pub(crate) order: Order,
+}
+
+/// Stop a plugin, and wait until its process has ended
+///
+/// Its running calls may finish first. It stays down until `resume` or `restart`.
+#[derive(Args, Debug)]
+pub(crate) struct Stop {
+    #[command(flatten)]
+    pub(crate) order: Order,
+}
+
+/// Lift a stop or a quarantine; the next call wakes the plugin
+#[derive(Args, Debug)]
+pub(crate) struct Resume {
+    #[command(flatten)]
+    pub(crate) order: Order,
+}
+
+/// What an order needs.
+#[derive(Args, Debug)]
+pub(crate) struct Order {
+    /// The plugin's name, as `plugbay ps` shows it
+    #[arg(value_name = "PLUGIN")]
+    pub(crate) name: String,
+    #[command(flatten)]
+    pub(crate) target: Target,
+    /// Print how the plugin is then, as JSON
     #[arg(long)]
     pub(crate) json: bool,
 }
 
 /// Call one tool and print its answer
 ///
-/// Starts the plugin that has the tool, calls it, and ends the plugin. The answer's text
-/// goes to stdout and everything else to stderr; with -o json the answer, or the error, is
-/// one JSON object on stdout.
+/// Uses the plugins of the `plugbay run` that runs the same, if there is one. Otherwise it
+/// starts the plugin that has the tool, calls it, and ends the plugin. The answer's text goes
+/// to stdout and everything else to stderr; with -o json the answer, or the error, is one
+/// JSON object on stdout.
 ///
 /// Arguments are typed by the tool's JSON Schema: `id=007` stays a text where the schema
 /// wants one and `n=7` becomes a number where it wants that.
@@ -152,7 +292,9 @@ pub(crate) struct Call {
     #[arg(long = "json", visible_alias = "args", value_name = "OBJECT", value_hint = ValueHint::Other)]
     pub(crate) object: Option<String>,
     #[command(flatten)]
-    pub(crate) source: Source,
+    pub(crate) target: Target,
+    #[command(flatten)]
+    pub(crate) attach: Attach,
     /// Give up after this time in all, such as 30s [default: what the manifest says, or 10m]
     #[arg(long, value_name = "TIME", value_parser = duration::parse)]
     pub(crate) timeout: Option<Duration>,
@@ -175,7 +317,8 @@ pub(crate) enum Form {
 
 /// List the tools
 ///
-/// Starts only plugins whose tools no manifest names.
+/// Starts only plugins whose tools no manifest names. Asks the `plugbay run` that runs the
+/// same, if there is one.
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:
@@ -184,7 +327,9 @@ Examples:
   plugbay tools --json | jq '.[].name'")]
 pub(crate) struct Tools {
     #[command(flatten)]
-    pub(crate) source: Source,
+    pub(crate) target: Target,
+    #[command(flatten)]
+    pub(crate) attach: Attach,
     /// Show everything about each tool, and how to call it
     #[arg(long, short, conflicts_with = "json")]
     pub(crate) long: bool,
@@ -315,5 +460,20 @@ mod tests {
     #[test]
     fn the_command_line_is_consistent() {
         Cli::command().debug_assert();
+    }
+
+    /// A unit that systemd accepts and that this program refuses would be found out late.
+    #[test]
+    fn the_unit_file_starts_us_with_options_that_there_are() {
+        let unit = include_str!("../systemd/plugbay.service");
+        let line = unit.lines().find_map(|it| it.strip_prefix("ExecStart=")).unwrap();
+        let cli = Cli::try_parse_from(line.split(' ')).unwrap();
+        let Some(Command::Run(run)) = cli.command else { panic!("{line}") };
+        assert!(run.stay && run.source.config.is_some());
+        for setting in
+            ["Type=notify", "Delegate=yes", "WatchdogSec=30", "RuntimeDirectoryMode=0700"]
+        {
+            assert!(unit.lines().any(|it| it == setting), "{setting}");
+        }
     }
 }

@@ -1,25 +1,30 @@
 //! What each command does.
 
+mod attached;
 mod call;
-mod cause;
+pub(crate) mod cause;
 mod check;
 mod completions;
-mod ear;
+pub(crate) mod ear;
 mod explain;
+mod look;
 mod man;
 mod new;
+mod orders;
 mod run;
 mod schema;
 mod tools;
-mod waits;
+pub(crate) mod waits;
 
 use std::time::Duration;
 
 use futures::future::join_all;
-use plugbay_supervisor::{Caller, NotReady, PluginPlan, Supervisor};
+use plugbay_supervisor::{Caller, NotReady, PluginPlan, Supervisor, ToolInfo};
+use tokio::time::timeout;
 
 use crate::{
     args::Command,
+    control::Client,
     exit::Exit,
     render::{PLAIN, Screen, Status},
     signals::Signals,
@@ -33,6 +38,12 @@ const PATIENCE: Duration = Duration::from_secs(1);
 pub(crate) fn command(command: Command, screen: &Screen) -> Outcome {
     match command {
         Command::Run(args) => in_runtime(run::run(&args, screen)),
+        Command::Ps(args) => in_runtime(look::ps(&args, screen)),
+        Command::Why(args) => in_runtime(look::why(&args, screen)),
+        Command::Logs(args) => in_runtime(look::logs(&args, screen)),
+        Command::Restart(args) => in_runtime(orders::restart(&args.order, screen)),
+        Command::Stop(args) => in_runtime(orders::stop(&args.order, screen)),
+        Command::Resume(args) => in_runtime(orders::resume(&args.order, screen)),
         Command::Call(args) => in_runtime(call::call(&args, screen)),
         Command::Tools(args) => in_runtime(tools::tools(&args, screen)),
         Command::Check(args) => check::check(&args, screen),
@@ -42,6 +53,16 @@ pub(crate) fn command(command: Command, screen: &Screen) -> Outcome {
         Command::Completions(args) => completions::completions(&args, screen),
         Command::Man(args) => man::man(&args, screen),
     }
+}
+
+/// Without a command: what runs, if anything does, and otherwise where to begin.
+pub(crate) fn nothing(welcome: &str, screen: &Screen) -> Outcome {
+    in_runtime(async {
+        match Client::all().await {
+            none if none.is_empty() => screen.data(welcome).map(|()| Exit::Fine),
+            all => look::show(all, false, screen).await,
+        }
+    })
 }
 
 /// One thread is enough for pipes, and starts sooner than a pool.
@@ -67,13 +88,34 @@ fn undiscovered(plans: &[PluginPlan]) -> Vec<String> {
 }
 
 /// Starts plugins side by side to learn their tools. Gives those that would not start.
-async fn discover(supervisor: &Supervisor, names: &[String]) -> Vec<NotReady> {
+pub(crate) async fn discover(supervisor: &Supervisor, names: &[String]) -> Vec<NotReady> {
     let ready = join_all(names.iter().map(|name| supervisor.ready(name))).await;
     ready.into_iter().filter_map(Result::err).collect()
 }
 
+/// One tool; for that, starts the plugins whose tools no manifest names, if need be.
+pub(crate) async fn learn(
+    supervisor: &Supervisor,
+    unknown: &[String],
+    tool: &str,
+    total: Option<Duration>,
+) -> Outcome<ToolInfo> {
+    if let Some(tool) = supervisor.registry().tool(tool) {
+        return Ok(tool);
+    }
+    let learning = discover(supervisor, unknown);
+    let down = match total {
+        Some(total) => {
+            timeout(total, learning).await.map_err(|_| cause::never_ready(supervisor, total))?
+        }
+        None => learning.await,
+    };
+    let found = supervisor.registry().find(&Caller::trusted("cli"), tool);
+    found.map_err(|error| cause::no_tool(supervisor, error, down))
+}
+
 /// The names of one plugin's tools.
-fn tools_of(supervisor: &Supervisor, plugin: &str) -> Vec<String> {
+pub(crate) fn tools_of(supervisor: &Supervisor, plugin: &str) -> Vec<String> {
     let tools = supervisor.registry().tools(&Caller::trusted("cli"));
     let own = tools.into_iter().filter(|it| it.plugin.as_deref() == Some(plugin));
     own.map(|it| it.name).collect()

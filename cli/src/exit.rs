@@ -24,6 +24,8 @@ pub(crate) enum Exit {
     Refused = 3,
     /// There is no such file, program, tool or code.
     NotFound = 4,
+    /// No running plugbay can be reached.
+    NoDaemon = 5,
     /// A budget was spent.
     TimedOut = 6,
     /// plugbay's own fault.
@@ -33,6 +35,24 @@ pub(crate) enum Exit {
 }
 
 impl Exit {
+    const ALL: [Self; 9] = [
+        Self::Fine,
+        Self::Bad,
+        Self::Usage,
+        Self::Refused,
+        Self::NotFound,
+        Self::NoDaemon,
+        Self::TimedOut,
+        Self::OurFault,
+        Self::Interrupted,
+    ];
+
+    /// As another plugbay gave it.
+    pub(crate) fn from_number(number: Option<u64>) -> Self {
+        let known = Self::ALL.into_iter().find(|it| Some(u64::from(*it as u8)) == number);
+        known.unwrap_or(Self::Bad)
+    }
+
     /// The one rule: the code of an error decides, whichever command meets it and at
     /// whichever stage.
     pub(crate) fn of(code: Code) -> Self {

@@ -4,9 +4,12 @@
 mod args;
 mod asked;
 mod commands;
+mod control;
 mod duration;
 mod exit;
 mod follow;
+mod memory;
+mod notify;
 mod render;
 mod shape;
 mod signals;
@@ -61,7 +64,7 @@ fn start() -> Exit {
     let screen = Screen::new(cli.global.volume());
     let outcome = match cli.command {
         Some(command) => commands::command(command, &screen),
-        None => screen.data(WELCOME).map(|()| Exit::Fine),
+        None => commands::nothing(WELCOME, &screen),
     };
     outcome.unwrap_or_else(|trouble| {
         screen.trouble(&trouble);

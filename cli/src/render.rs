@@ -4,6 +4,7 @@
 pub(crate) mod facts;
 pub(crate) mod hush;
 mod page;
+pub(crate) mod running;
 pub(crate) mod tools;
 
 use std::{

@@ -20,7 +20,7 @@ use crate::{
 /// Which plugins to run.
 #[derive(Args, Clone, Debug, Default)]
 pub(crate) struct Source {
-    /// Run one program as a plugin: its command line, split as a shell would and
+    /// Take one program as a plugin: its command line, split as a shell would and
     /// never run by one
     #[arg(long, value_name = "COMMAND", conflicts_with = "config", help_heading = "Plugins")]
     pub(crate) plugin: Option<String>,
@@ -44,6 +44,20 @@ pub(crate) struct Found {
 }
 
 impl Source {
+    /// Whether the command line says which plugins are meant.
+    pub(crate) fn is_named(&self) -> bool {
+        self.plugin.is_some() || self.config.is_some()
+    }
+
+    /// What a program is called that this command line starts.
+    pub(crate) fn name(&self, line: &str) -> Outcome<String> {
+        Ok(split::name(&self.words(line)?))
+    }
+
+    fn words(&self, line: &str) -> Outcome<Vec<String>> {
+        split::words(line).map_err(|why| Trouble::usage(format!("--plugin {line:?}: {why}")))
+    }
+
     /// The command line that does something else with the same plugins.
     pub(crate) fn command(&self, command: &str) -> String {
         let mut line = format!("plugbay {command}");
@@ -104,8 +118,7 @@ impl Source {
     }
 
     fn bare(&self, line: &str) -> Outcome<PluginPlan> {
-        let words = split::words(line)
-            .map_err(|why| Trouble::usage(format!("--plugin {line:?}: {why}")))?;
+        let words = self.words(line)?;
         if let Some(word) = split::shell_word(&words) {
             return Err(Trouble::usage(format!(
                 "--plugin {line:?}: there is no shell to see `{word}`"

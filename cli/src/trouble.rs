@@ -3,8 +3,8 @@
 use std::fmt;
 
 use plugbay_supervisor::{
-    CallError, LoadError, NotReady, Ran, Reason, RetryAdvice, State,
-    manifest::{self, Problem},
+    CallError, LoadError, NoSuchPlugin, NotReady, Ran, Reason, RetryAdvice, State,
+    manifest::{Code, Problem},
 };
 use serde_json::{Map, Value, json};
 
@@ -49,7 +49,7 @@ impl Trouble {
 
     /// Something with a page of its own, which also decides how the command ends.
     pub(crate) fn coded(code: &'static str, message: impl Into<String>) -> Self {
-        let exit = manifest::Code::parse(code).map_or(Exit::Bad, Exit::of);
+        let exit = Code::parse(code).map_or(Exit::Bad, Exit::of);
         Self { code: Some(code), ..Self::new(exit, message) }
     }
 
@@ -119,30 +119,37 @@ impl Trouble {
             };
             self.notes.push(format!("{what} {found:?}{more}"));
         }
-        let help = match reason {
-            Reason::NotAFrame { .. } => "stdout is the wire: let it print to stderr instead",
-            Reason::NoHello { part: Some(_), .. } => {
-                "its header declares more bytes than came: a wrong length, or a missing flush"
-            }
-            Reason::NoHello { alive: true, .. } => {
-                "a plugin answers the HELLO on its stdin; is this program a plugin?"
-            }
-            Reason::Echo => {
-                "a plugin answers with a HELLO of its own; is this program a plugin? \
-                 `plugbay new` writes one that works"
-            }
-            Reason::VersionUnsupported { supported } if supported.is_empty() => {
-                "is this program a plugin? `plugbay new` writes one that works"
-            }
-            Reason::Exited { active: false, .. } | Reason::NoHello { .. } => {
-                "a plugin stays and answers the HELLO on its stdin; is this program a plugin?"
-            }
-            Reason::SpawnFailed { error, .. } if error.contains("xec format") => {
-                "a script needs a first line such as #!/usr/bin/env python3"
-            }
-            _ => return self,
+        match advice(reason) {
+            Some(help) => self.help(help),
+            None => self,
+        }
+    }
+
+    /// All of it, for another plugbay to show. With what is only for the terminal.
+    pub(crate) fn to_wire(&self) -> Value {
+        let mut wire = self.to_json()["error"].take();
+        wire["last_words"] = json!(self.last_words);
+        wire
+    }
+
+    /// What [`Self::to_wire`] made of one.
+    pub(crate) fn from_wire(mut wire: Value) -> Self {
+        let text = |it: &Value| it.as_str().unwrap_or_default().to_owned();
+        let texts = |it: &Value| it.as_array().into_iter().flatten().map(text).collect();
+        let mut trouble =
+            Self::new(Exit::from_number(wire["exit"].as_u64()), text(&wire["message"]));
+        trouble.code = wire["code"].as_str().and_then(Code::parse).map(Code::as_str);
+        trouble.notes = texts(&wire["notes"]);
+        trouble.help = texts(&wire["help"]);
+        trouble.last_words = text(&wire["last_words"]).into();
+        for known in ["exit", "message", "code", "notes", "help", "last_words"] {
+            wire.as_object_mut().and_then(|it| it.remove(known));
+        }
+        trouble.more = match wire {
+            Value::Object(more) if !more.is_empty() => Some(Box::new(more)),
+            _ => None,
         };
-        self.help(help)
+        trouble
     }
 
     /// For programs. Nothing that a plugin wrote to stderr is in it.
@@ -235,6 +242,12 @@ impl From<NotReady> for Trouble {
     }
 }
 
+impl From<NoSuchPlugin> for Trouble {
+    fn from(error: NoSuchPlugin) -> Self {
+        Self::new(Exit::NotFound, error.to_string()).help("`plugbay ps` shows all")
+    }
+}
+
 impl From<Problem> for Trouble {
     fn from(problem: Problem) -> Self {
         let trouble = Self::coded(problem.code.as_str(), problem.message);
@@ -261,6 +274,33 @@ impl From<plugbay_supervisor::Refused> for Trouble {
 pub(crate) fn afterwards(plugin: &str, reason: &Reason) -> Trouble {
     let message = format!("{plugin} {reason}, after its answer");
     Trouble::maybe_coded(reason.code(), message).reason(reason)
+}
+
+/// What to do about it, if a sentence can say that.
+pub(crate) fn advice(reason: &Reason) -> Option<&'static str> {
+    Some(match reason {
+        Reason::NotAFrame { .. } => "stdout is the wire: let it print to stderr instead",
+        Reason::NoHello { part: Some(_), .. } => {
+            "its header declares more bytes than came: a wrong length, or a missing flush"
+        }
+        Reason::NoHello { alive: true, .. } => {
+            "a plugin answers the HELLO on its stdin; is this program a plugin?"
+        }
+        Reason::Echo => {
+            "a plugin answers with a HELLO of its own; is this program a plugin? \
+             `plugbay new` writes one that works"
+        }
+        Reason::VersionUnsupported { supported } if supported.is_empty() => {
+            "is this program a plugin? `plugbay new` writes one that works"
+        }
+        Reason::Exited { active: false, .. } | Reason::NoHello { .. } => {
+            "a plugin stays and answers the HELLO on its stdin; is this program a plugin?"
+        }
+        Reason::SpawnFailed { error, .. } if error.contains("xec format") => {
+            "a script needs a first line such as #!/usr/bin/env python3"
+        }
+        _ => return None,
+    })
 }
 
 /// A plugin that cannot be called at all, in words for a note.

@@ -133,6 +133,26 @@ pub enum Fact {
     },
 }
 
+impl Fact {
+    /// The plugin that it is about. A call is told by its tool.
+    pub fn plugin(&self) -> Option<&Arc<str>> {
+        match self {
+            Self::Spawned { plugin, .. }
+            | Self::Greeted { plugin, .. }
+            | Self::Became { plugin, .. }
+            | Self::Exited { plugin, .. }
+            | Self::Waiting { plugin, .. }
+            | Self::Log { plugin, .. }
+            | Self::Dropped { plugin, .. }
+            | Self::Withheld { plugin, .. } => Some(plugin),
+            Self::CallStarted { .. }
+            | Self::CallEnded { .. }
+            | Self::CallDropped { .. }
+            | Self::Missed { .. } => None,
+        }
+    }
+}
+
 /// A fact with its place in time.
 #[derive(Clone, Debug)]
 pub struct Event {

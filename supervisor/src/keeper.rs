@@ -347,7 +347,7 @@ impl Keeper {
             }
             Some(Order::Resume) => {
                 self.breaker.reset();
-                self.event(Event::Resume, Reason::NotStarted);
+                self.event(Event::Resume, Reason::ResumedByOperator);
             }
             // Fails only if nobody waits any more.
             Some(Order::Heed(waits)) => drop(waits.send(())),

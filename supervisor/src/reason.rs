@@ -44,6 +44,8 @@ pub enum Reason {
     StoppedByOperator,
     /// The operator asked for a new start.
     RestartedByOperator,
+    /// The operator lifted a stop or a quarantine.
+    ResumedByOperator,
     /// The supervisor is going down.
     Shutdown,
     /// The manifest says `enabled = false`.
@@ -215,6 +217,7 @@ impl Reason {
             Self::IdleStop => "idle_stop",
             Self::StoppedByOperator => "stopped",
             Self::RestartedByOperator => "restarted",
+            Self::ResumedByOperator => "resumed",
             Self::Shutdown => "shutdown",
             Self::Disabled => "disabled",
             Self::Invalid { .. } => "invalid",
@@ -318,6 +321,7 @@ impl fmt::Display for Reason {
             Self::IdleStop => write!(f, "was stopped because nobody used it; a call wakes it"),
             Self::StoppedByOperator => write!(f, "was stopped by the operator"),
             Self::RestartedByOperator => write!(f, "is being restarted by the operator"),
+            Self::ResumedByOperator => write!(f, "was resumed by the operator; a call wakes it"),
             Self::Shutdown => write!(f, "was stopped because the supervisor is going down"),
             Self::Disabled => write!(f, "is disabled in the manifest"),
             Self::Invalid { why } => write!(f, "has a faulty manifest: {why}"),
@@ -418,9 +422,10 @@ impl fmt::Display for Reason {
             Self::HelperLost => write!(f, "was ended with the helper that kept it"),
             Self::StatusLost => write!(f, "is gone, and something else collected its exit status"),
             Self::Quarantined { deaths, within, last } => {
+                let s = if *deaths == 1 { "" } else { "s" };
                 write!(
                     f,
-                    "is quarantined after {deaths} deaths within {within:?}; the last time it {last}"
+                    "is quarantined after {deaths} death{s} within {within:?}; the last time it {last}"
                 )
             }
             Self::Unkillable { waited } => {

@@ -24,7 +24,7 @@ use futures::{FutureExt, future::BoxFuture};
 use governor::{DefaultDirectRateLimiter, clock::Clock};
 use jsonschema::Validator;
 use plugbay_protocol::{Budget, Failure, Features, Outgoing, Retry};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tokio::{
     sync::{OwnedSemaphorePermit, mpsc, watch},
@@ -119,7 +119,7 @@ impl Entry {
 }
 
 /// A tool as an agent loop sees it.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ToolInfo {
     /// Its name; every model API accepts it.
     pub name: String,
@@ -128,10 +128,10 @@ pub struct ToolInfo {
     /// JSON Schema 2020-12 of the arguments.
     pub input_schema: Value,
     /// JSON Schema 2020-12 of `data` in the result, if promised.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub output_schema: Option<Value>,
     /// What a call does to the world.
-    #[serde(serialize_with = "effect_word")]
+    #[serde(with = "effect_word")]
     pub effect: Effect,
     /// Whether a call that may have run may be sent again.
     pub idempotent: bool,
@@ -143,9 +143,22 @@ pub struct ToolInfo {
     pub generation: u64,
 }
 
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "the signature is serde's")]
-fn effect_word<S: serde::Serializer>(effect: &Effect, serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.serialize_str(effect.as_str())
+mod effect_word {
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    use super::Effect;
+
+    #[expect(clippy::trivially_copy_pass_by_ref, reason = "the signature is serde's")]
+    pub(super) fn serialize<S: Serializer>(effect: &Effect, out: S) -> Result<S::Ok, S::Error> {
+        out.serialize_str(effect.as_str())
+    }
+
+    /// Unknown means the worst, as everywhere.
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Effect, D::Error> {
+        let word = String::deserialize(from)?;
+        let known = [Effect::Read, Effect::Draft, Effect::Write];
+        Ok(known.into_iter().find(|it| it.as_str() == word).unwrap_or_default())
+    }
 }
 
 /// A question that needs a yes before a call goes ahead.

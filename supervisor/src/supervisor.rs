@@ -344,6 +344,14 @@ impl Supervisor {
         self.cell(name).map(|cell| status(cell))
     }
 
+    /// The rules that one plugin lives under.
+    ///
+    /// # Errors
+    /// There is none of that name.
+    pub fn plan(&self, name: &str) -> Result<Arc<PluginPlan>, NoSuchPlugin> {
+        self.cell(name).map(|cell| Arc::clone(&cell.plan))
+    }
+
     fn cell(&self, name: &str) -> Result<&Arc<Cell>, NoSuchPlugin> {
         let found = self.0.cells.iter().find(|cell| &*cell.name == name);
         found.ok_or_else(|| {
@@ -359,11 +367,7 @@ impl Supervisor {
     pub async fn ready(&self, name: &str) -> Result<(), NotReady> {
         let cell = self.cell(name).map_err(NotReady::NoSuchPlugin)?;
         // What was ordered before this, a resume for instance, comes before it.
-        let (heeded, wait) = oneshot::channel();
-        if cell.orders.send(Order::Heed(heeded)).is_ok() {
-            // Fails only if the keeper is gone, and then there is nothing to wait for.
-            wait.await.ok();
-        }
+        self.heeded(name).await.map_err(NotReady::NoSuchPlugin)?;
         let mut condition = cell.condition.subscribe();
         let before = condition.borrow().before();
         loop {
@@ -389,6 +393,19 @@ impl Supervisor {
                 return Err(NotReady::Down { plugin, reason, last_words: cell.last_words() });
             }
         }
+    }
+
+    /// Waits until the orders that a plugin has been given so far have been taken up, so
+    /// that its status shows them.
+    ///
+    /// # Errors
+    /// There is none of that name.
+    pub async fn heeded(&self, name: &str) -> Result<(), NoSuchPlugin> {
+        let (heeded, wait) = oneshot::channel();
+        self.order(name, Order::Heed(heeded))?;
+        // Fails only if the keeper is gone, and then there is nothing to wait for.
+        wait.await.ok();
+        Ok(())
     }
 
     /// Gives a plugin a new process: drained and ended if it runs, started in any case.

@@ -3,21 +3,17 @@
 use std::{convert::Infallible, time::Duration};
 
 use plugbay_supervisor::{
-    Call, Caller, Output, Progress, Supervisor, ToolInfo,
+    Call, Caller, Progress, Supervisor,
     manifest::{Loaded, Problem, Severity},
 };
 use serde_json::Value;
-use tokio::{
-    sync::watch,
-    time::{Instant, timeout},
-};
+use tokio::{sync::watch, time::Instant};
 
 use super::{
-    cannot_listen,
-    cause::{bad_arguments, failed, interrupted, never_ready, no_tool},
-    discover,
+    attached, cannot_listen,
+    cause::{bad_arguments, failed, how, interrupted},
     ear::Ear,
-    put_away, undiscovered,
+    learn, put_away, undiscovered,
     waits::Waits,
 };
 use crate::{
@@ -37,9 +33,14 @@ const INTERRUPT_GRACE: Duration = Duration::from_millis(500);
 const SHUTDOWN_DRAIN: Duration = Duration::from_secs(1);
 
 pub(super) async fn call(args: &args::Call, screen: &Screen) -> Outcome {
+    match attached::call(args, screen).await {
+        Ok(None) => {}
+        // Whoever reads JSON reads errors too.
+        Ok(Some(answer)) => return give(Ok(answer), args.output, screen),
+        Err(trouble) => return give(Err(trouble), args.output, screen),
+    }
     match prepared(args, screen) {
         Ok((asked, loaded, signals)) => called(args, screen, asked, loaded, signals).await,
-        // Whoever reads JSON reads this too.
         Err(trouble) => give(Err(trouble), args.output, screen),
     }
 }
@@ -48,7 +49,7 @@ pub(super) async fn call(args: &args::Call, screen: &Screen) -> Outcome {
 fn prepared(args: &args::Call, screen: &Screen) -> Outcome<(Asked, Loaded, Signals)> {
     let asked = Asked::read(args)?;
     let signals = Signals::new().map_err(|it| cannot_listen(&it))?;
-    let found = args.source.find()?;
+    let found = args.target.source.find()?;
     if screen.volume == Volume::Loud || found.loaded.plan.plugins.is_empty() {
         screen.report(&found.loaded.report);
     }
@@ -109,16 +110,14 @@ async fn answer(
     args: &args::Call,
     asked: Asked,
     told: watch::Sender<Option<Progress>>,
-) -> Outcome<Output> {
+) -> Outcome<Answer> {
     let began = Instant::now();
     let supervisor = waits.supervisor;
     let registry = supervisor.registry();
-    let tool = match registry.tool(&args.tool) {
-        Some(tool) => tool,
-        None => learn(supervisor, unknown, args).await?,
-    };
+    let tool = learn(supervisor, unknown, &args.tool, args.timeout).await;
+    let tool = tool.map_err(|it| lists_all(it, args))?;
     let object = values::arguments(&tool.input_schema, asked.base, &asked.given)
-        .map_err(|wrong| bad_arguments(&args.source, &tool, wrong))?;
+        .map_err(|wrong| bad_arguments(&args.target.source, &tool, wrong))?;
     let mut call = Call::new(&tool.name, Value::Object(object))
         // Nobody who looks at progress is no reason to stop.
         .on_progress(move |progress| drop(told.send(Some(progress))));
@@ -132,24 +131,21 @@ async fn answer(
     }
     waits.call.set(Some((began.into_std(), total)));
     let result = registry.call(&Caller::trusted("cli"), call).await;
-    result.map_err(|error| failed(supervisor, &tool, error, args))
+    let output = result.map_err(|error| match failed(supervisor, &tool, error, args.timeout) {
+        it if it.exit == Exit::Usage => it.help(how(&args.target.source, &tool)),
+        it => it,
+    })?;
+    Ok(Answer { json: output.to_json(), text: output.text(), is_error: output.is_error })
 }
 
-/// Starts the plugins whose tools no manifest names, to find this one.
-async fn learn(
-    supervisor: &Supervisor,
-    unknown: &[String],
-    args: &args::Call,
-) -> Outcome<ToolInfo> {
-    let learning = discover(supervisor, unknown);
-    let down = match args.timeout {
-        Some(total) => {
-            timeout(total, learning).await.map_err(|_| never_ready(supervisor, total))?
+/// Where to look for another tool.
+pub(super) fn lists_all(trouble: Trouble, args: &args::Call) -> Trouble {
+    match trouble.code {
+        Some("PB0403") => {
+            trouble.help(format!("`{}` lists all", args.target.source.command("tools")))
         }
-        None => learning.await,
-    };
-    let found = supervisor.registry().find(&Caller::trusted("cli"), &args.tool);
-    found.map_err(|error| no_tool(supervisor, args, error, down))
+        _ => trouble,
+    }
 }
 
 async fn watch_progress(
@@ -165,18 +161,26 @@ async fn watch_progress(
     std::future::pending().await
 }
 
+/// What a tool gave back, from a plugin of our own or over the control socket.
+#[derive(Debug)]
+pub(super) struct Answer {
+    pub(super) json: Value,
+    pub(super) text: String,
+    pub(super) is_error: bool,
+}
+
 /// Prints the answer or the error.
-fn give(outcome: Outcome<Output>, form: Form, screen: &Screen) -> Outcome {
+pub(super) fn give(outcome: Outcome<Answer>, form: Form, screen: &Screen) -> Outcome {
     match (outcome, form) {
-        (Ok(output), Form::Json) => {
-            screen.json(&output.to_json())?;
-            Ok(if output.is_error { Exit::Bad } else { Exit::Fine })
+        (Ok(answer), Form::Json) => {
+            screen.json(&answer.json)?;
+            Ok(if answer.is_error { Exit::Bad } else { Exit::Fine })
         }
         // Like any program that fails, it says so on stderr and gives no data.
-        (Ok(output), Form::Text) if output.is_error => {
-            Err(Trouble::new(Exit::Bad, format!("the tool failed: {}", output.text())))
+        (Ok(answer), Form::Text) if answer.is_error => {
+            Err(Trouble::new(Exit::Bad, format!("the tool failed: {}", answer.text)))
         }
-        (Ok(output), Form::Text) => screen.answer(&output.text()).map(|()| Exit::Fine),
+        (Ok(answer), Form::Text) => screen.answer(&answer.text).map(|()| Exit::Fine),
         (Err(trouble), Form::Json) => {
             screen.trouble(&trouble);
             screen.json(&trouble.to_json())?;

@@ -7,7 +7,6 @@ use plugbay_supervisor::{
 };
 
 use crate::{
-    args,
     source::Source,
     trouble::{Trouble, off},
     usage,
@@ -16,43 +15,41 @@ use crate::{
 /// How many tools are named in an error.
 const LISTED_MAX: usize = 12;
 
-pub(super) fn interrupted() -> Trouble {
+pub(crate) fn interrupted() -> Trouble {
     Trouble::coded("PB0506", "interrupted: the call was cancelled")
 }
 
-pub(super) fn bad_arguments(source: &Source, tool: &ToolInfo, wrong: Vec<String>) -> Trouble {
+pub(crate) fn bad_arguments(source: &Source, tool: &ToolInfo, wrong: Vec<String>) -> Trouble {
     let problems = CallError::BadArguments { tool: tool.name.clone(), problems: wrong };
     Trouble::from(problems).help(how(source, tool))
 }
 
-fn how(source: &Source, tool: &ToolInfo) -> String {
+pub(crate) fn how(source: &Source, tool: &ToolInfo) -> String {
     format!("write: {}", usage::call(source, &tool.name, &tool.input_schema))
 }
 
-pub(super) fn failed(
+pub(crate) fn failed(
     supervisor: &Supervisor,
     tool: &ToolInfo,
     mut error: CallError,
-    args: &args::Call,
+    total: Option<Duration>,
 ) -> Trouble {
     if let (CallError::TimedOut { budget: Budget::Deadline, waited, .. }, Some(total)) =
-        (&mut error, args.timeout)
+        (&mut error, total)
     {
         // The whole of what was asked for, also if a part of it went into the start.
         *waited = total;
     }
-    let explains_itself = matches!(error, CallError::BadArguments { .. });
     let trouble = Trouble::from(error);
     let status = tool.plugin.as_deref().and_then(|name| supervisor.plugin(name).ok());
     match status {
-        _ if explains_itself => trouble.help(how(&args.source, tool)),
         Some(PluginStatus { last_words, .. }) => trouble.last_words(&last_words.0),
         None => trouble,
     }
 }
 
 /// The time was over before any call could be made.
-pub(super) fn never_ready(supervisor: &Supervisor, total: Duration) -> Trouble {
+pub(crate) fn never_ready(supervisor: &Supervisor, total: Duration) -> Trouble {
     let starting = supervisor.plugins().into_iter().filter(|it| it.state != State::Active);
     let starting: Vec<PluginStatus> = starting.collect();
     let names: Vec<&str> = starting.iter().map(|it| it.name.as_str()).collect();
@@ -74,9 +71,8 @@ pub(super) fn never_ready(supervisor: &Supervisor, total: Duration) -> Trouble {
     trouble.last_words(words)
 }
 
-pub(super) fn no_tool(
+pub(crate) fn no_tool(
     supervisor: &Supervisor,
-    args: &args::Call,
     error: CallError,
     mut down: Vec<NotReady>,
 ) -> Trouble {
@@ -99,9 +95,7 @@ pub(super) fn no_tool(
     }
     trouble = down.iter().fold(trouble, |it, down| it.note(down.to_string()));
     let is_off = |it: &&PluginStatus| matches!(it.state, State::Invalid | State::Disabled);
-    trouble = plugins
-        .iter()
-        .filter(is_off)
-        .fold(trouble, |trouble, it| trouble.note(off(&it.name, it.state, &it.reason)));
-    trouble.help(format!("`{}` lists all", args.source.command("tools")))
+    let off =
+        |trouble: Trouble, it: &PluginStatus| trouble.note(off(&it.name, it.state, &it.reason));
+    plugins.iter().filter(is_off).fold(trouble, off)
 }

@@ -1,8 +1,8 @@
 //! What happens while somebody waits for one answer.
 
-use std::convert::Infallible;
+use std::{convert::Infallible, time::Duration};
 
-use plugbay_supervisor::{Fact, PluginStatus, Supervisor};
+use plugbay_supervisor::{Fact, PluginStatus, State, Supervisor};
 
 use super::tools_of;
 use crate::{
@@ -26,24 +26,6 @@ impl<'a> Ear<'a> {
         Self { supervisor, screen, args, ended: None }
     }
 
-    /// What becomes of the budgets that were asked for, if the plugin sees none.
-    fn budgets(&self) -> Option<String> {
-        let plugin = self.supervisor.registry().tool(&self.args.tool)?.plugin?;
-        let PluginStatus { features, .. } = self.supervisor.plugin(&plugin).ok()?;
-        if features.contains(&"async") {
-            return None;
-        }
-        let but = match (self.args.timeout, self.args.idle) {
-            (None, None) => return None,
-            (Some(_), None) => "sees no deadline: when --timeout is over, its process is ended",
-            (None, Some(_)) => "cannot report progress: --idle bounds its whole call",
-            (Some(_), Some(_)) => {
-                "cannot report progress: --timeout bounds its whole call, and --idle nothing"
-            }
-        };
-        Some(format!("{plugin} is of level L0 and {but}"))
-    }
-
     /// Takes one piece of news.
     pub(super) fn hear(&mut self, news: News) -> Result<(), Infallible> {
         let is_loud = self.screen.volume == Volume::Loud;
@@ -61,7 +43,8 @@ impl<'a> Ear<'a> {
             }
             // There is one call, so this is said once.
             Fact::CallStarted { .. } => {
-                if let Some(text) = self.budgets() {
+                let Call { tool, timeout, idle, .. } = self.args;
+                if let Some(text) = budgets(self.supervisor, tool, *timeout, *idle) {
                     self.screen.status(&Status::new(PLAIN, "Note", text));
                 }
             }
@@ -74,4 +57,27 @@ impl<'a> Ear<'a> {
         }
         Ok(())
     }
+}
+
+/// What becomes of the budgets that were asked for, if the plugin is up and sees none.
+pub(crate) fn budgets(
+    supervisor: &Supervisor,
+    tool: &str,
+    total: Option<Duration>,
+    idle: Option<Duration>,
+) -> Option<String> {
+    let plugin = supervisor.registry().tool(tool)?.plugin?;
+    let PluginStatus { state, features, .. } = supervisor.plugin(&plugin).ok()?;
+    if state != State::Active || features.contains(&"async") {
+        return None;
+    }
+    let but = match (total, idle) {
+        (None, None) => return None,
+        (Some(_), None) => "sees no deadline: when --timeout is over, its process is ended",
+        (None, Some(_)) => "cannot report progress: --idle bounds its whole call",
+        (Some(_), Some(_)) => {
+            "cannot report progress: --timeout bounds its whole call, and --idle nothing"
+        }
+    };
+    Some(format!("{plugin} is of level L0 and {but}"))
 }

@@ -1,15 +1,22 @@
 //! `plugbay run`: supervise until told to stop.
 
-use std::time::{Duration, Instant};
+use std::{
+    convert::Infallible,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use plugbay_supervisor::{Caller, PluginStatus, State, Supervisor, plan::Idle};
 use serde_json::json;
+use tokio::{net::UnixListener, task::JoinSet};
 
-use super::{cannot_listen, tools_of, waits::Waits};
+use super::{cannot_listen, tools_of, undiscovered, waits::Waits};
 use crate::{
     args::Run,
+    control::{Hello, Journal, Key, Place, Service, is_ours, serve},
     exit::Exit,
     follow::{Follow, News},
+    notify::Notify,
     render::{self, GOOD, PLAIN, Screen, Status, Volume, facts, hush::Hush},
     signals::Signals,
     source::Found,
@@ -32,25 +39,43 @@ pub(super) async fn run(args: &Run, screen: &Screen) -> Outcome {
             plugin.idle = Idle { start_at_boot: true, stop_after: None };
         }
     }
+    // Before anything is started: there may be another one.
+    let control = control(args, screen)?;
+    let unknown = undiscovered(&loaded.plan.plugins);
     let at_boot = loaded.plan.plugins.iter().filter(|it| it.idle.start_at_boot);
     let at_boot: Vec<String> = at_boot.map(|it| it.name.clone()).collect();
     let builder = Supervisor::builder().loaded(loaded);
     let mut follow = Follow::new(&builder);
+    let for_journal = control.is_some().then(|| Follow::new(&builder));
     let supervisor = builder.start()?;
+    // Held until the end, which takes the socket away and ends the connections.
+    let counter = control
+        .zip(for_journal)
+        .map(|(control, follow)| Counter::open(control, follow, &supervisor, &from, unknown));
     greet(&supervisor, &from, &at_boot, screen);
+    if let (Some(counter), Volume::Loud) = (&counter, screen.volume) {
+        let text = format!("other commands come to {}", counter.place.socket().display());
+        screen.status(&Status::new(PLAIN, "Listening", text));
+    }
+    let notify = Notify::new();
+    notify.ready();
 
-    let mut desk = Desk { supervisor: &supervisor, args, screen, hush: Hush::default() };
+    let hush = Hush::default();
+    let mut desk = Desk { supervisor: &supervisor, args, screen, hush, notify: &notify };
     let waits = Waits::new(&supervisor, screen);
     tokio::select! {
         stop = desk.watch(&mut follow) => {
+            notify.stopping();
             supervisor.shutdown().await;
             desk.rest(&mut follow).ok();
             return Err(stop);
         }
         never = waits.talk() => match never {},
+        never = notify.live() => match never {},
         () = signals.next() => {}
     }
 
+    notify.stopping();
     let running = supervisor.plugins().iter().filter(|it| it.pid.is_some()).count();
     if 0 < running {
         let plugins = if running == 1 { "1 plugin".into() } else { format!("{running} plugins") };
@@ -73,6 +98,62 @@ pub(super) async fn run(args: &Run, screen: &Screen) -> Outcome {
     desk.rest(&mut follow).ok();
     screen.status(&Status::new(GOOD, "Stopped", "every plugin has ended"));
     Ok(Exit::Fine)
+}
+
+/// A place for the other commands to come to. Without one, the plugins run all the same,
+/// unless it was asked for or another plugbay has it.
+fn control(args: &Run, screen: &Screen) -> Outcome<Option<(Place, UnixListener)>> {
+    let take = |socket| {
+        let (place, listener) = Place::take(socket)?;
+        let listener = UnixListener::from_std(listener).map_err(|error| {
+            Trouble::coded("PB0901", format!("cannot listen on the control socket: {error}"))
+        })?;
+        Ok((place, listener))
+    };
+    if let Some(socket) = &args.control {
+        return take(socket.clone()).map(Some);
+    }
+    match Key::of(&args.source).and_then(|key| take(key.socket())) {
+        Ok(control) => Ok(Some(control)),
+        Err(trouble) if trouble.exit == Exit::Refused => Err(trouble),
+        Err(trouble) => {
+            let text = format!("`plugbay ps` and the others cannot look at this: {trouble}");
+            screen.status(&Status::new(render::WARN, "Unattended", text));
+            Ok(None)
+        }
+    }
+}
+
+/// Where other commands are answered. Dropping it ends that.
+struct Counter {
+    #[expect(dead_code, reason = "it is held, and ends the connections")]
+    answering: JoinSet<Infallible>,
+    place: Place,
+}
+
+impl Counter {
+    fn open(
+        (place, listener): (Place, UnixListener),
+        follow: Follow,
+        supervisor: &Supervisor,
+        from: &str,
+        unknown: Vec<String>,
+    ) -> Self {
+        let journal = Arc::new(Journal::new());
+        let hello = Hello::new(from);
+        let service = Service {
+            supervisor: supervisor.clone(),
+            journal: Arc::clone(&journal),
+            hello,
+            unknown,
+            may: is_ours,
+        };
+        let mut answering = JoinSet::new();
+        let supervisor = supervisor.clone();
+        answering.spawn(async move { journal.keep(follow, supervisor).await });
+        answering.spawn(serve(listener, Arc::new(service)));
+        Self { answering, place }
+    }
 }
 
 /// Says what there is.
@@ -113,6 +194,7 @@ struct Desk<'a> {
     args: &'a Run,
     screen: &'a Screen,
     hush: Hush,
+    notify: &'a Notify,
 }
 
 impl Desk<'_> {
@@ -121,7 +203,11 @@ impl Desk<'_> {
         loop {
             tokio::select! {
                 news = follow.next() => {
-                    let over = matches!(news, News::Event(_)) && is_over(self.supervisor);
+                    let is_event = matches!(news, News::Event(_));
+                    let over = is_event && !self.args.stay && is_over(self.supervisor);
+                    if is_event {
+                        self.notify.status(|| summary(&self.supervisor.plugins()));
+                    }
                     if let Err(trouble) = self.show(news) {
                         return trouble;
                     }
@@ -176,6 +262,21 @@ impl Desk<'_> {
         }
         Ok(())
     }
+}
+
+/// How all plugins are, in one line.
+fn summary(plugins: &[PluginStatus]) -> String {
+    let mut states: Vec<(State, usize)> = Vec::new();
+    for it in plugins {
+        match states.iter_mut().find(|(state, _)| *state == it.state) {
+            Some((_, count)) => *count += 1,
+            None => states.push((it.state, 1)),
+        }
+    }
+    let states: Vec<String> = states.iter().map(|(state, n)| format!("{n} {state}")).collect();
+    let ill = plugins.iter().find(|it| it.state == State::Quarantined);
+    let ill = ill.map_or(String::new(), |it| format!(" ({} {})", it.name, it.reason));
+    format!("{} plugins: {}{ill}", plugins.len(), states.join(", "))
 }
 
 /// Whether every plugin is down and none comes back by itself.

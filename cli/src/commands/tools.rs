@@ -2,10 +2,14 @@
 
 use std::{convert::Infallible, time::Duration};
 
-use plugbay_supervisor::{Caller, Event, Fact, Supervisor};
+use plugbay_supervisor::{Caller, Event, Fact, Supervisor, ToolInfo};
 use serde_json::json;
 
-use super::{cannot_listen, discover, put_away, undiscovered, waits::Waits};
+use super::{
+    attached::{self, Listed},
+    cannot_listen, discover, put_away, undiscovered,
+    waits::Waits,
+};
 use crate::{
     args::Tools,
     exit::Exit,
@@ -16,14 +20,22 @@ use crate::{
 };
 
 pub(super) async fn tools(args: &Tools, screen: &Screen) -> Outcome {
+    if let Some(Listed { tools, plugins, down }) = attached::tools(args, screen).await? {
+        let exit = troubles(down, Exit::Fine, screen);
+        let degraded = |name: &str| {
+            let found = plugins.iter().find(|it| it.name == name);
+            found.map_or_else(Vec::new, |it| it.degraded.clone())
+        };
+        return give(args, &tools, degraded, screen).map(|()| exit);
+    }
     let mut signals = Signals::new().map_err(|it| cannot_listen(&it))?;
-    let found = args.source.find()?;
+    let found = args.target.source.find()?;
     if found.loaded.report.has_errors() || screen.volume == Volume::Loud {
         screen.report(&found.loaded.report);
     }
     found.check()?;
     let loaded = found.loaded;
-    let mut exit = if loaded.report.has_errors() { Exit::Bad } else { Exit::Fine };
+    let exit = if loaded.report.has_errors() { Exit::Bad } else { Exit::Fine };
     let unknown = undiscovered(&loaded.plan.plugins);
     let builder = Supervisor::builder().loaded(loaded);
     let mut follow = Follow::new(&builder);
@@ -49,21 +61,36 @@ pub(super) async fn tools(args: &Tools, screen: &Screen) -> Outcome {
         () = signals.next() => return Ok(Exit::Interrupted),
     };
     let Ok(()) = follow.rest(show);
-    for error in down {
-        let trouble = Trouble::from(error);
-        screen.trouble(&trouble);
-        exit = if exit == Exit::Fine { trouble.exit } else { Exit::Bad };
-    }
+    let exit = troubles(down.into_iter().map(Trouble::from), exit, screen);
     let tools = supervisor.registry().tools(&Caller::trusted("cli"));
-    let given = if args.json {
-        screen.json(&json!(tools))
-    } else if args.long {
-        screen.data(&tools::long(&tools, &supervisor.plugins(), &args.source))
-    } else if tools.is_empty() {
-        Ok(())
-    } else {
-        screen.data(&tools::table(&tools))
-    };
+    let degraded = |name: &str| supervisor.plugin(name).map_or(Vec::new(), |it| it.degraded);
+    let given = give(args, &tools, degraded, screen);
     put_away(&supervisor, Duration::ZERO, &mut signals, screen).await;
     given.map(|()| exit)
+}
+
+/// Says why some plugins would not say their tools, and what that makes of the exit code.
+fn troubles(all: impl IntoIterator<Item = Trouble>, exit: Exit, screen: &Screen) -> Exit {
+    all.into_iter().fold(exit, |exit, trouble| {
+        screen.trouble(&trouble);
+        if exit == Exit::Fine { trouble.exit } else { Exit::Bad }
+    })
+}
+
+/// Prints the list in the form that is asked for.
+fn give(
+    args: &Tools,
+    all: &[ToolInfo],
+    degraded: impl Fn(&str) -> Vec<String>,
+    screen: &Screen,
+) -> Outcome<()> {
+    if args.json {
+        screen.json(&json!(all))
+    } else if args.long {
+        screen.data(&tools::long(all, degraded, &args.target.source))
+    } else if all.is_empty() {
+        Ok(())
+    } else {
+        screen.data(&tools::table(all))
+    }
 }

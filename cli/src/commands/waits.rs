@@ -45,14 +45,24 @@ impl<'a> Waits<'a> {
         up.or_else(|| {
             let (since, total) = self.call.get()?;
             let silent = self.heard.get().is_none_or(|at| LONG <= at.elapsed());
-            let waited = since.elapsed();
-            (silent && LONG <= waited).then(|| format!("for the answer {}", times(waited, total)))
+            answer(since.elapsed(), total).filter(|_| silent)
         })
     }
 }
 
+/// How long an answer has been waited for, once that is long.
+pub(crate) fn answer(waited: Duration, total: Option<Duration>) -> Option<String> {
+    (LONG <= waited).then(|| format!("for the answer {}", times(waited, total)))
+}
+
+/// A moment as programs get it.
+pub(crate) fn epoch_ms(time: SystemTime) -> u64 {
+    let since = time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+}
+
 /// What the plugin that has been waited for longest is waited for.
-fn up(plugins: &[PluginStatus], now: SystemTime) -> Option<String> {
+pub(crate) fn up(plugins: &[PluginStatus], now: SystemTime) -> Option<String> {
     let waited = |it: &PluginStatus| now.duration_since(it.since).unwrap_or_default();
     let what = |it: &PluginStatus| match (it.state, &it.reason) {
         (State::Starting, Reason::StartingUp { greeted: false }) => Some("to say HELLO"),

@@ -1,6 +1,7 @@
 //! Tools as a table, and one by one in full.
 
-use plugbay_supervisor::{PluginStatus, ToolInfo};
+use clap::builder::styling::Style;
+use plugbay_supervisor::ToolInfo;
 
 use super::one_line;
 use crate::{
@@ -28,13 +29,27 @@ pub(crate) fn table(tools: &[ToolInfo]) -> String {
 
 /// Rows below each other; the last column is as wide as it is.
 pub(crate) fn columns<const N: usize>(rows: &[[String; N]]) -> String {
+    styled(rows, |_, _| None)
+}
+
+/// The same with a style for some of the cells, by row and column.
+pub(crate) fn styled<const N: usize>(
+    rows: &[[String; N]],
+    style: impl Fn(usize, usize) -> Option<Style>,
+) -> String {
     let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max();
     let widths: Vec<usize> = (0..N).map(|column| width(column).unwrap_or(0)).collect();
-    let line = |row: &[String; N]| {
-        let cells = row.iter().zip(&widths).map(|(cell, width)| format!("{cell:<width$}"));
+    let line = |(at, row): (usize, &[String; N])| {
+        let cells = row.iter().zip(&widths).enumerate().map(|(column, (cell, width))| {
+            let pad = width - cell.chars().count();
+            match style(at, column) {
+                Some(style) => format!("{style}{cell}{style:#}{:pad$}", ""),
+                None => format!("{cell}{:pad$}", ""),
+            }
+        });
         cells.collect::<Vec<_>>().join("  ").trim_end().to_owned() + "\n"
     };
-    rows.iter().map(line).collect()
+    rows.iter().enumerate().map(line).collect()
 }
 
 /// The first sentence, or as much of it as fits.
@@ -49,12 +64,21 @@ fn about(description: &str) -> String {
 
 /// Everything about each tool: its words for the model, how to call it, and what
 /// stands between it and its limits.
-pub(crate) fn long(tools: &[ToolInfo], plugins: &[PluginStatus], source: &Source) -> String {
-    let blocks: Vec<String> = tools.iter().map(|tool| block(tool, plugins, source)).collect();
-    blocks.join("\n")
+///
+/// `degraded` says of a plugin what of its limits is not enforced.
+pub(crate) fn long(
+    tools: &[ToolInfo],
+    degraded: impl Fn(&str) -> Vec<String>,
+    source: &Source,
+) -> String {
+    let block = |tool: &ToolInfo| {
+        let degraded = tool.plugin.as_deref().map(&degraded);
+        block(tool, &degraded.unwrap_or_default(), source)
+    };
+    tools.iter().map(block).collect::<Vec<String>>().join("\n")
 }
 
-fn block(tool: &ToolInfo, plugins: &[PluginStatus], source: &Source) -> String {
+fn block(tool: &ToolInfo, degraded: &[String], source: &Source) -> String {
     let ToolInfo { name, effect, .. } = tool;
     let again = if tool.idempotent { ", may be repeated" } else { "" };
     let plugin = tool.plugin.as_deref().unwrap_or("-");
@@ -77,8 +101,7 @@ fn block(tool: &ToolInfo, plugins: &[PluginStatus], source: &Source) -> String {
         effect.as_str(),
         tool.state
     ));
-    let status = plugins.iter().find(|it| Some(&it.name) == tool.plugin.as_ref());
-    for degraded in status.iter().flat_map(|it| &it.degraded) {
+    for degraded in degraded {
         text.push_str(&format!("    not enforced: {}\n", one_line(degraded)));
     }
     text
@@ -130,6 +153,6 @@ greet  read    greeter  Greets.
     effect read, may be repeated; plugin greeter is dormant
 ";
         let source = Source { config: Some("plugins/".into()), ..Source::default() };
-        assert_eq!(long(&[tool("greet", "Greets.\n")], &[], &source), expected);
+        assert_eq!(long(&[tool("greet", "Greets.\n")], |_| Vec::new(), &source), expected);
     }
 }

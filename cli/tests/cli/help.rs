@@ -5,8 +5,24 @@ use crate::stage::run;
 #[test]
 fn help() {
     let mut all = String::new();
-    let commands =
-        ["", "run", "call", "tools", "check", "new", "explain", "schema", "completions", "man"];
+    let commands = [
+        "",
+        "run",
+        "ps",
+        "why",
+        "logs",
+        "restart",
+        "stop",
+        "resume",
+        "call",
+        "tools",
+        "check",
+        "new",
+        "explain",
+        "schema",
+        "completions",
+        "man",
+    ];
     for command in commands {
         let words = [command, "--help"].into_iter().filter(|it| !it.is_empty());
         let ended = run(words).with(0, &[]);

@@ -5,5 +5,6 @@ mod calls;
 mod help;
 mod looks;
 mod new;
+mod running;
 mod signals;
 mod stage;

@@ -1,41 +1,8 @@
 //! Ctrl-C and SIGTERM: everything ends, nothing is left.
 
-use std::{
-    io::{BufRead, BufReader, Read},
-    process::Child,
-    sync::mpsc,
-    thread,
-};
+use nix::sys::signal::Signal;
 
-use nix::{
-    sys::signal::{Signal, kill},
-    unistd::Pid,
-};
-
-use crate::stage::{Fixture, HANG, end, greeter, plugbay, run, start};
-
-fn send(child: &Child, signal: Signal) {
-    kill(Pid::from_raw(child.id().cast_signed()), signal).unwrap();
-}
-
-/// Waits for a line that has this in it, and goes on reading what follows.
-#[track_caller]
-fn wait_for(from: impl Read + Send + 'static, part: &'static str) -> thread::JoinHandle<String> {
-    let (seen, wait) = mpsc::channel();
-    let all = thread::spawn(move || {
-        let mut all = String::new();
-        for line in BufReader::new(from).lines().map_while(Result::ok) {
-            if line.contains(part) {
-                seen.send(()).ok();
-            }
-            all.push_str(&line);
-            all.push('\n');
-        }
-        all
-    });
-    wait.recv_timeout(HANG).unwrap_or_else(|_| panic!("{part:?} never came"));
-    all
-}
+use crate::stage::{Fixture, end, greeter, plugbay, run, send, start, wait_for};
 
 #[test]
 fn ctrl_c_cancels_a_call() {

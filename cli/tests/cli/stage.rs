@@ -3,7 +3,7 @@
 use std::{
     ffi::OsStr,
     fs,
-    io::{Read, Write},
+    io::{BufRead, BufReader, Read, Write},
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
     sync::{
@@ -59,6 +59,8 @@ pub(crate) fn plugbay<S: AsRef<OsStr>>(words: impl IntoIterator<Item = S>) -> Co
     for name in ["NO_COLOR", "CLICOLOR_FORCE", "CLICOLOR", "RUST_LOG"] {
         command.env_remove(name);
     }
+    // Not where the user's own are.
+    command.env("XDG_RUNTIME_DIR", env!("CARGO_TARGET_TMPDIR"));
     command.env("COLUMNS", "100").stdin(Stdio::null());
     command.args(words);
     command
@@ -109,6 +111,32 @@ pub(crate) fn end(mut child: Child) -> Ended {
         kill(pid, Signal::SIGKILL).ok();
         panic!("the command hangs");
     })
+}
+
+pub(crate) fn send(child: &Child, signal: Signal) {
+    kill(Pid::from_raw(child.id().cast_signed()), signal).unwrap();
+}
+
+/// Waits for a line that has this in it, and goes on reading what follows.
+#[track_caller]
+pub(crate) fn wait_for(
+    from: impl Read + Send + 'static,
+    part: &'static str,
+) -> thread::JoinHandle<String> {
+    let (seen, wait) = mpsc::channel();
+    let all = thread::spawn(move || {
+        let mut all = String::new();
+        for line in BufReader::new(from).lines().map_while(Result::ok) {
+            if line.contains(part) {
+                seen.send(()).ok();
+            }
+            all.push_str(&line);
+            all.push('\n');
+        }
+        all
+    });
+    wait.recv_timeout(HANG).unwrap_or_else(|_| panic!("{part:?} never came"));
+    all
 }
 
 fn text(mut from: impl Read) -> String {

@@ -1,0 +1,224 @@
+//! What a daemon remembers of its plugins: the newest lines of stderr and events of each, its
+//! last ends, and how many calls have ended. Bounded, whatever a plugin says.
+
+use std::{
+    collections::{HashMap, VecDeque},
+    convert::Infallible,
+    sync::{Mutex, MutexGuard, PoisonError},
+    time::{SystemTime, UNIX_EPOCH},
+};
+
+use plugbay_supervisor::{Event, Fact, Supervisor};
+use tokio::sync::broadcast;
+
+use super::wire::{End, Record, What};
+use crate::{
+    follow::{Follow, News},
+    render::{Volume, facts},
+};
+
+/// How much text of one plugin is kept, in bytes.
+const KEPT_MAX: usize = 256 << 10;
+/// How many of a plugin's ends are remembered.
+const ENDS_MAX: usize = 8;
+/// How many lines of stderr belong to an end.
+const WORDS_MAX: usize = 12;
+/// How far a reader may lag behind before it misses something.
+const BEHIND_MAX: usize = 1024;
+
+/// The memory of one daemon.
+#[derive(Debug)]
+pub(crate) struct Journal {
+    plugins: Mutex<HashMap<String, Kept>>,
+    stream: broadcast::Sender<Record>,
+}
+
+/// What is kept of one plugin.
+#[derive(Debug, Default)]
+struct Kept {
+    records: VecDeque<Record>,
+    bytes: usize,
+    ends: VecDeque<End>,
+    /// The last lines of the process that runs.
+    words: VecDeque<String>,
+    started: Option<SystemTime>,
+    calls: u64,
+}
+
+impl Journal {
+    pub(crate) fn new() -> Self {
+        Self { plugins: Mutex::default(), stream: broadcast::Sender::new(BEHIND_MAX) }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<String, Kept>> {
+        self.plugins.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Writes down what happens, for as long as the supervisor lives.
+    pub(crate) async fn keep(&self, mut follow: Follow, supervisor: Supervisor) -> Infallible {
+        follow
+            .all(|news| {
+                match news {
+                    News::Line(line) => {
+                        self.add(&line.plugin, SystemTime::now(), What::Stderr(line.line.0));
+                    }
+                    News::Event(event) => self.event(&event, &supervisor),
+                    News::LinesMissed(_) => {}
+                }
+                Ok::<(), Infallible>(())
+            })
+            .await
+    }
+
+    fn event(&self, event: &Event, supervisor: &Supervisor) {
+        match &event.fact {
+            Fact::CallEnded { tool, .. } => {
+                if let Some(plugin) = supervisor.registry().tool(tool).and_then(|it| it.plugin) {
+                    self.lock().entry(plugin).or_default().calls += 1;
+                }
+            }
+            Fact::Spawned { plugin, .. } => {
+                let mut plugins = self.lock();
+                let kept = plugins.entry(plugin.to_string()).or_default();
+                kept.started = Some(event.at);
+                kept.words.clear();
+            }
+            Fact::Exited { plugin, pid, reason, rung } => {
+                let mut plugins = self.lock();
+                let kept = plugins.entry(plugin.to_string()).or_default();
+                let lived = kept.started.and_then(|it| event.at.duration_since(it).ok());
+                let end = End {
+                    at_ms: ms(event.at),
+                    pid: *pid,
+                    lived_ms: lived.map(|it| u64::try_from(it.as_millis()).unwrap_or(u64::MAX)),
+                    code: reason.code().map(str::to_owned),
+                    text: reason.to_string(),
+                    private: reason.private().map(str::to_owned),
+                    rung: rung.map(str::to_owned),
+                    words: kept.words.iter().cloned().collect(),
+                };
+                kept.ends.push_back(end);
+                if ENDS_MAX < kept.ends.len() {
+                    kept.ends.pop_front();
+                }
+            }
+            _ => {}
+        }
+        let Some(plugin) = event.fact.plugin() else { return };
+        let tools = |plugin: &str| crate::commands::tools_of(supervisor, plugin);
+        if let Some((volume, status)) = facts::line(&event.fact, tools)
+            && (volume <= Volume::Normal || matches!(event.fact, Fact::Exited { .. }))
+        {
+            self.add(plugin, event.at, What::Event(format!("{} {}", status.verb, status.text)));
+        }
+    }
+
+    fn add(&self, plugin: &str, at: SystemTime, what: What) {
+        let record = Record { at_ms: ms(at), plugin: plugin.to_owned(), what };
+        let mut plugins = self.lock();
+        let kept = plugins.entry(plugin.to_owned()).or_default();
+        if let What::Stderr(line) = &record.what {
+            kept.words.push_back(line.clone());
+            if WORDS_MAX < kept.words.len() {
+                kept.words.pop_front();
+            }
+        }
+        kept.bytes += size(&record);
+        kept.records.push_back(record.clone());
+        while KEPT_MAX < kept.bytes {
+            let Some(oldest) = kept.records.pop_front() else { break };
+            kept.bytes -= size(&oldest);
+        }
+        // Under the lock, so that whoever subscribes gets each record once. Fails only if
+        // nobody listens.
+        self.stream.send(record).ok();
+    }
+
+    /// The newest records, of one plugin or of all, and those that follow.
+    pub(crate) fn read(
+        &self,
+        plugin: Option<&str>,
+        lines: Option<usize>,
+    ) -> (Vec<Record>, broadcast::Receiver<Record>) {
+        let plugins = self.lock();
+        let wanted = plugins.iter().filter(|(name, _)| plugin.is_none_or(|it| it == *name));
+        let mut all: Vec<Record> =
+            wanted.flat_map(|(_, kept)| kept.records.iter().cloned()).collect();
+        // Stable, so that what happened in one millisecond keeps its order.
+        all.sort_by_key(|it| it.at_ms);
+        let skip = lines.map_or(0, |lines| all.len().saturating_sub(lines));
+        (all.split_off(skip), self.stream.subscribe())
+    }
+
+    /// The ends of one plugin, the newest last, and the last words of the process that runs.
+    pub(crate) fn ends(&self, plugin: &str) -> (Vec<End>, Vec<String>) {
+        let plugins = self.lock();
+        let Some(kept) = plugins.get(plugin) else { return Default::default() };
+        (kept.ends.iter().cloned().collect(), kept.words.iter().cloned().collect())
+    }
+
+    /// How many calls of one plugin have ended.
+    pub(crate) fn calls(&self, plugin: &str) -> u64 {
+        self.lock().get(plugin).map_or(0, |kept| kept.calls)
+    }
+}
+
+/// How much a record counts. A short line needs more than its bytes.
+fn size(record: &Record) -> usize {
+    let text = match &record.what {
+        What::Stderr(text) | What::Event(text) => text.len(),
+        What::Missed(_) => 0,
+    };
+    64 + text
+}
+
+fn ms(time: SystemTime) -> u64 {
+    let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    fn texts(journal: &Journal, plugin: Option<&str>, lines: Option<usize>) -> Vec<String> {
+        let (records, _) = journal.read(plugin, lines);
+        let text = |it: Record| match it.what {
+            What::Stderr(text) | What::Event(text) => text,
+            What::Missed(count) => count.to_string(),
+        };
+        records.into_iter().map(text).collect()
+    }
+
+    #[test]
+    fn the_newest_is_kept_of_each_and_a_flood_takes_nothing_from_others() {
+        let journal = Journal::new();
+        let at = |ms| UNIX_EPOCH + Duration::from_millis(ms);
+        journal.add("quiet", at(1), What::Stderr("one".into()));
+        for n in 0..100_000 {
+            journal.add("loud", at(2), What::Stderr(format!("line {n:06}")));
+        }
+        journal.add("quiet", at(3), What::Stderr("two".into()));
+        assert_eq!(texts(&journal, Some("quiet"), None), ["one", "two"]);
+        let loud = texts(&journal, Some("loud"), None);
+        assert_eq!(loud.last().unwrap(), "line 099999");
+        assert!(loud.len() < KEPT_MAX / 64, "{}", loud.len());
+        assert_eq!(texts(&journal, None, Some(2)), ["line 099999", "two"], "by time");
+        assert_eq!(texts(&journal, Some("nobody"), None), [""; 0]);
+    }
+
+    #[test]
+    fn who_reads_gets_what_follows_and_is_told_what_it_missed() {
+        let journal = Journal::new();
+        let (before, mut after) = journal.read(None, None);
+        assert!(before.is_empty());
+        for n in 0..=BEHIND_MAX {
+            journal.add("p", UNIX_EPOCH, What::Stderr(n.to_string()));
+        }
+        let lagged = broadcast::error::TryRecvError::Lagged(1);
+        assert_eq!(after.try_recv().unwrap_err(), lagged);
+        assert!(matches!(after.try_recv().unwrap().what, What::Stderr(text) if text == "1"));
+    }
+}
