@@ -24,6 +24,7 @@ use bytes::{Buf, BufMut, Bytes, BytesMut};
 
 use crate::{
     error::{Close, Fault, Violation},
+    event::Outgoing,
     frame::{CallId, CancelReason, Frame, Kind, Note, USUAL_METHOD, method},
     hello::{Features, Identity, Limits, VERSION},
     msgpack::Writer,
@@ -513,24 +514,57 @@ pub(crate) mod heads {
         }
     }
 
-    pub(crate) fn call(
-        head: &mut Writer<'_>,
-        method: &str,
-        deadline: Option<u64>,
-        idle: Option<u64>,
-    ) {
-        head.map(1 + usize::from(deadline.is_some()) + usize::from(idle.is_some()));
-        match method {
+    pub(crate) fn call(head: &mut Writer<'_>, call: &Outgoing<'_>) {
+        let Outgoing { deadline, idle, input, scopes, key, attempt, trace, .. } = call;
+        let some = [
+            deadline.is_some(),
+            idle.is_some(),
+            *input,
+            scopes.is_some(),
+            key.is_some(),
+            *attempt != 0,
+            trace.is_some(),
+        ];
+        head.map(1 + some.into_iter().map(usize::from).sum::<usize>());
+        match call.method {
             // The same in one piece, for nearly every call.
             method::TOOL_CALL => head.raw(USUAL_METHOD),
             method => head.pair_str("method", method),
         }
         if let Some(ms) = deadline {
-            head.pair_integer("deadline", ms);
+            head.pair_integer("deadline", *ms);
         }
         if let Some(ms) = idle {
-            head.pair_integer("idle", ms);
+            head.pair_integer("idle", *ms);
         }
+        if *input {
+            head.str("in");
+            head.bool(true);
+        }
+        if let Some(scopes) = scopes {
+            head.str("scopes");
+            head.array(scopes.len());
+            scopes.iter().for_each(|scope| head.str(scope));
+        }
+        if let Some(key) = key {
+            head.pair_str("key", key);
+        }
+        if *attempt != 0 {
+            head.pair_integer("attempt", (*attempt).into());
+        }
+        if let Some(trace) = trace {
+            head.str("trace");
+            head.map(1 + usize::from(trace.state.is_some()));
+            head.pair_str("tp", &trace.parent);
+            if let Some(state) = &trace.state {
+                head.pair_str("ts", state);
+            }
+        }
+    }
+
+    pub(crate) fn credit(head: &mut Writer<'_>, n: u64) {
+        head.map(1);
+        head.pair_integer("n", n);
     }
 
     pub(crate) fn fault(head: &mut Writer<'_>, fault: &Fault) {

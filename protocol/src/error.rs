@@ -72,6 +72,14 @@ pub enum Violation {
         /// Which rule it breaks.
         why: &'static str,
     },
+    /// A rule about the credit of streams is broken.
+    #[error("{kind} breaks the flow: {why}")]
+    Flow {
+        /// The frame's name.
+        kind: &'static str,
+        /// Which rule it breaks.
+        why: &'static str,
+    },
     /// The versions have nothing in common.
     #[error("no protocol version in common")]
     Version {
@@ -129,6 +137,7 @@ impl Violation {
             Self::FrameTooLarge { .. } => Close::FrameTooLarge,
             Self::Id { .. } => Close::BadId,
             Self::State { .. } => Close::BadState,
+            Self::Flow { .. } => Close::FlowError,
             Self::Version { .. } | Self::Echo => Close::VersionUnsupported,
             Self::Calm => Close::Calm,
             Self::Silent { .. } | Self::NoHello { .. } => Close::Timeout,
@@ -162,6 +171,16 @@ pub enum Misuse {
     /// No such call is open.
     #[error("no such call is open")]
     NoSuchCall,
+    /// The two ends have not agreed on the feature that this needs. \[R-HS-09\]
+    #[error("the feature {0:?} is not in use")]
+    NotAgreed(&'static str),
+    /// The call has no input, or its input is over.
+    #[error("the call takes no items from its caller")]
+    NoInput,
+    /// The stream has no credit. [`Event::Credit`](crate::Event::Credit) tells when it has
+    /// some again; until then hold the item and stop what makes them. \[R-ST-09\]
+    #[error("the stream has no credit")]
+    NoCredit,
     /// `plugin.deactivate` may not be answered with success while calls are open. \[R-LC-09\]
     #[error("other calls are still open")]
     CallsOpen,

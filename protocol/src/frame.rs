@@ -3,12 +3,14 @@
 //! A head becomes a type once, here; behind this file nobody looks a field up by
 //! name. Unknown keys are ignored and nil counts as absent, as the spec wants it.
 
-use alloc::{borrow::Cow, borrow::ToOwned, boxed::Box, string::String, vec::Vec};
+use alloc::{borrow::Cow, borrow::ToOwned, boxed::Box, string::String, sync::Arc, vec::Vec};
 
 use bytes::Bytes;
 
 use crate::{
+    codec::layout,
     error::{Close, Fault, Violation},
+    event::{Details, Incoming, Trace},
     hello::{Features, Identity, Limits},
     msgpack::{Fields, INTEGER_MAX, Malformed, Value, leading_integer},
 };
@@ -292,15 +294,12 @@ pub(crate) enum Frame {
     },
     Ping(Bytes),
     Pong,
-    Call {
-        id: CallId,
-        method: Cow<'static, str>,
-        deadline: Option<u64>,
-        idle: Option<u64>,
-        body: Bytes,
-    },
+    Call(Incoming),
     Item {
         id: CallId,
+        body: Bytes,
+        /// Of the whole frame.
+        size: u32,
     },
     End {
         id: CallId,
@@ -312,6 +311,7 @@ pub(crate) enum Frame {
     },
     Credit {
         id: CallId,
+        n: u64,
     },
     Note {
         id: CallId,
@@ -352,7 +352,7 @@ impl Frame {
             Self::Close { .. } => Kind::Close,
             Self::Ping(_) => Kind::Ping,
             Self::Pong => Kind::Pong,
-            Self::Call { .. } => Kind::Call,
+            Self::Call(_) => Kind::Call,
             Self::Item { .. } => Kind::Item,
             Self::End { .. } => Kind::End,
             Self::Cancel { .. } => Kind::Cancel,
@@ -371,18 +371,30 @@ impl Frame {
             // How nearly every call ends.
             return Ok(Self::End { id: CallId(id), outcome: Ok(body) });
         }
+        // Within a limit that is a u32.
+        let size = layout(head.len(), body.len()).0 as u32;
+        if kind == Kind::Item && head == EMPTY_MAP {
+            return Ok(Self::Item { id: CallId(id), body, size });
+        }
         if kind == Kind::Call
             && let Some((deadline, idle)) = usual_call(head)
         {
             let method = Cow::Borrowed(method::TOOL_CALL);
-            return Ok(Self::Call { id: CallId(id), method, deadline, idle, body });
+            let (id, input, details) = (CallId(id), false, None);
+            return Ok(Self::Call(Incoming { id, method, deadline, idle, input, details, body }));
         }
         let malformed = |why| Violation::Head { kind: name, why };
         let fields = Fields::parse(head).map_err(malformed)?;
-        Self::typed(kind, CallId(id), &fields, body).map_err(malformed)
+        Self::typed(kind, CallId(id), &fields, body, size).map_err(malformed)
     }
 
-    fn typed(kind: Kind, id: CallId, head: &Fields<'_>, body: Bytes) -> Result<Self, Malformed> {
+    fn typed(
+        kind: Kind,
+        id: CallId,
+        head: &Fields<'_>,
+        body: Bytes,
+        size: u32,
+    ) -> Result<Self, Malformed> {
         Ok(match kind {
             Kind::Hello => Self::Hello(Box::new(HelloHead::read(head)?), body),
             Kind::Close => Self::Close {
@@ -393,17 +405,22 @@ impl Frame {
             Kind::Ping if PING_BODY_MAX < body.len() => return Err(Malformed::Range("body")),
             Kind::Ping => Self::Ping(body),
             Kind::Pong => Self::Pong,
-            Kind::Call => Self::Call {
+            Kind::Call => Self::Call(Incoming {
                 id,
                 method: intern(head.str("method")?.ok_or(Malformed::Missing("method"))?),
                 deadline: head.integer("deadline", INTEGER_MAX)?,
                 idle: head.integer("idle", INTEGER_MAX)?,
+                input: head.bool("in")?.unwrap_or_default(),
+                details: Details::read(head)?,
                 body,
-            },
-            Kind::Item => Self::Item { id },
+            }),
+            Kind::Item => Self::Item { id, body, size },
             Kind::End => Self::End { id, outcome: outcome(head, body)? },
             Kind::Cancel => Self::Cancel { id, reason: CancelReason::parse(head.str("reason")?) },
-            Kind::Credit => Self::Credit { id },
+            Kind::Credit => {
+                let n = head.integer("n", INTEGER_MAX)?.ok_or(Malformed::Missing("n"))?;
+                Self::Credit { id, n }
+            }
             Kind::Note => Self::Note { id, note: Note::read(head, body)? },
         })
     }
@@ -455,6 +472,30 @@ impl HelloHead {
                 (None, None) => Identity::default(),
             },
         })
+    }
+}
+
+impl Details {
+    fn read(head: &Fields<'_>) -> Result<Option<Arc<Self>>, Malformed> {
+        let text = |value| match value {
+            Value::Str(text) => core::str::from_utf8(text).ok().map(ToOwned::to_owned),
+            _ => None,
+        };
+        let scopes = head.list("scopes")?.map(|scopes| scopes.filter_map(text).collect());
+        let key = head.str("key")?.map(ToOwned::to_owned);
+        let attempt = head.integer("attempt", u8::MAX.into())?.unwrap_or_default() as u8;
+        let details = Self { scopes, key, attempt, trace: Trace::read(head) };
+        Ok((details != Self::default()).then(|| Arc::new(details)))
+    }
+}
+
+impl Trace {
+    /// What is not valid, in type or form, is ignored. \[R-CA-13\]
+    fn read(head: &Fields<'_>) -> Option<Self> {
+        let trace = head.map("trace").ok()??;
+        let parent = trace.str("tp").ok()?.filter(|parent| Self::is_valid(parent))?;
+        let state = trace.str("ts").ok()?;
+        Some(Self { parent: parent.to_owned(), state: state.map(ToOwned::to_owned) })
     }
 }
 
@@ -535,11 +576,18 @@ mod tests {
                     CallId(1),
                     &Fields::parse(&head).unwrap(),
                     Bytes::new(),
+                    0,
                 );
-                let method = Cow::Borrowed(method::TOOL_CALL);
-                let short =
-                    Frame::Call { id: CallId(1), method, deadline, idle, body: Bytes::new() };
-                assert_eq!(long, Ok(short), "{head:x?}");
+                let short = Incoming {
+                    id: CallId(1),
+                    method: Cow::Borrowed(method::TOOL_CALL),
+                    deadline,
+                    idle,
+                    input: false,
+                    details: None,
+                    body: Bytes::new(),
+                };
+                assert_eq!(long, Ok(Frame::Call(short)), "{head:x?}");
             }
         }
         assert!(1_000 < usual, "{usual}");

@@ -26,6 +26,44 @@ pub enum Stage {
     Closed,
 }
 
+/// A step of the lifecycle. It is a call like any other, and moves the stage.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Step {
+    Activate,
+    Deactivate,
+    /// A method of the lifecycle that this version does not have.
+    Unknown,
+}
+
+impl Step {
+    pub(crate) fn of(call: &str) -> Option<Self> {
+        match call {
+            method::ACTIVATE => Some(Self::Activate),
+            method::DEACTIVATE => Some(Self::Deactivate),
+            _ if is_lifecycle(call) => Some(Self::Unknown),
+            _ => None,
+        }
+    }
+
+    /// Where the plugin is while it works on it. \[R-LC-03\]
+    pub(crate) fn begins(self, from: Stage) -> Stage {
+        match self {
+            Self::Activate => Stage::Activating,
+            Self::Deactivate => Stage::Draining,
+            Self::Unknown => from,
+        }
+    }
+
+    /// Where it leads, by its outcome. \[R-LC-03\]
+    pub(crate) fn ends(self, from: Stage, ok: bool) -> Stage {
+        match (self, ok) {
+            (Self::Activate, true) | (Self::Deactivate, false) => Stage::Active,
+            (Self::Activate, false) | (Self::Deactivate, true) => Stage::Ready,
+            (Self::Unknown, _) => from,
+        }
+    }
+}
+
 /// Decides whether a CALL may start, by stage and method alone.
 ///
 /// # Errors

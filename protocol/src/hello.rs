@@ -2,6 +2,8 @@
 
 use alloc::{string::String, vec::Vec};
 
+use bytes::Bytes;
+
 use crate::error::Violation;
 
 /// The version of the protocol that this crate speaks.
@@ -68,8 +70,9 @@ impl Features {
     pub const STREAM_IN: Self = Self(8);
 
     /// What this version of the crate can do. The rest has a name and no more, and
-    /// is not announced by it. \[R-CA-11\]
-    pub const IMPLEMENTED: Self = Self::ASYNC;
+    /// is not announced by it. Each is used if both ends name it in their
+    /// [`Announce`]. \[R-HS-09\] \[R-CA-11\]
+    pub const IMPLEMENTED: Self = Self::ASYNC.union(Self::STREAM).union(Self::STREAM_IN);
 
     const NAMES: [(Self, &'static str); 4] = [
         (Self::ASYNC, "async"),
@@ -95,7 +98,7 @@ impl Features {
 
     /// Both sets together.
     #[must_use]
-    pub fn union(self, other: Self) -> Self {
+    pub const fn union(self, other: Self) -> Self {
         Self(self.0 | other.0)
     }
 
@@ -122,6 +125,58 @@ impl Identity {
     pub fn new(name: impl Into<String>, version: impl Into<String>) -> Self {
         Self { name: name.into(), version: version.into(), sdk: None }
     }
+}
+
+/// What one end announces in its HELLO, and how patient it is.
+#[derive(Clone, Debug, Default)]
+pub struct Announce {
+    /// Who we are.
+    pub identity: Identity,
+    /// What we accept. Anything below [`Limits::FLOOR`] is raised to it.
+    pub limits: Limits,
+    /// What we offer (host) or would use (plugin), out of [`Features::IMPLEMENTED`].
+    pub features: Features,
+    /// A plugin's manifest, as MessagePack; a host leaves it empty.
+    pub manifest: Bytes,
+    /// A host's patience; a plugin has no timers of its own.
+    pub patience: Patience,
+}
+
+/// How long a host waits for what, in milliseconds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Patience {
+    /// Start to HELLO.
+    pub hello_ms: u64,
+    /// Silence before a PING.
+    pub ping_after_ms: u64,
+    /// PING to any byte.
+    pub ping_dead_ms: u64,
+    /// CANCEL to END.
+    pub cancel_grace_ms: u64,
+}
+
+impl Default for Patience {
+    fn default() -> Self {
+        Self {
+            hello_ms: 10_000,
+            ping_after_ms: 10_000,
+            ping_dead_ms: 20_000,
+            cancel_grace_ms: 5_000,
+        }
+    }
+}
+
+/// What the peer announced.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Welcome {
+    /// Who it is.
+    pub peer: Identity,
+    /// What it accepts.
+    pub limits: Limits,
+    /// What both sides use.
+    pub features: Features,
+    /// A plugin's manifest, as MessagePack.
+    pub manifest: Bytes,
 }
 
 /// Which version a plugin answers with. \[R-HS-04\]

@@ -42,7 +42,9 @@ mod call;
 mod codec;
 pub mod contract;
 mod conversation;
+mod credit;
 mod error;
+mod event;
 mod frame;
 mod gate;
 mod hello;
@@ -52,13 +54,12 @@ mod time;
 
 pub use self::{
     codec::{BODY_ALIGN, Decoder, HEADER_LEN, MAGIC, Outbox, Raw, layout},
-    conversation::{
-        Announce, Budget, Conversation, Event, Failure, Incoming, Outgoing, Over, Patience, Welcome,
-    },
+    conversation::Conversation,
     error::{Close, Fault, Misuse, Violation},
+    event::{Budget, Details, Event, Failure, Incoming, Outgoing, Over, Trace},
     frame::{CallId, CancelReason, Code, Kind, Level, Note, Retry},
     gate::Stage,
-    hello::{Features, Identity, Limits, VERSION},
+    hello::{Announce, Features, Identity, Limits, Patience, VERSION, Welcome},
     msgpack::{Malformed, body_fields, check_body},
     time::Tick,
 };

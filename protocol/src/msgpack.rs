@@ -385,6 +385,14 @@ impl<'a> Fields<'a> {
         }
     }
 
+    pub(crate) fn bool(&self, name: &'static str) -> Result<Option<bool>, Malformed> {
+        match self.find(name) {
+            None => Ok(None),
+            Some(Value::Bool(value)) => Ok(Some(value)),
+            Some(_) => Err(Malformed::Field(name)),
+        }
+    }
+
     pub(crate) fn map(&self, name: &'static str) -> Result<Option<Fields<'a>>, Malformed> {
         match self.find(name) {
             None => Ok(None),
@@ -396,18 +404,26 @@ impl<'a> Fields<'a> {
         }
     }
 
-    /// The items of an array; empty if absent.
-    pub(crate) fn items(
+    /// The items of an array.
+    pub(crate) fn list(
         &self,
         name: &'static str,
-    ) -> Result<impl Iterator<Item = Value<'a>> + use<'a>, Malformed> {
+    ) -> Result<Option<impl Iterator<Item = Value<'a>> + use<'a>>, Malformed> {
         let (bytes, count) = match self.find(name) {
-            None => (&[][..], 0),
+            None => return Ok(None),
             Some(Value::Array(bytes, count)) => (bytes, count),
             Some(_) => return Err(Malformed::Field(name)),
         };
         let mut reader = Reader(bytes);
-        Ok((0..count).map_while(move |_| reader.value(1).ok()))
+        Ok(Some((0..count).map_while(move |_| reader.value(1).ok())))
+    }
+
+    /// The same; empty if absent.
+    pub(crate) fn items(
+        &self,
+        name: &'static str,
+    ) -> Result<impl Iterator<Item = Value<'a>> + use<'a>, Malformed> {
+        Ok(self.list(name)?.into_iter().flatten())
     }
 }
 
@@ -533,6 +549,10 @@ impl Writer<'_> {
                 self.0.put_u64(n);
             }
         }
+    }
+
+    pub(crate) fn bool(&mut self, value: bool) {
+        self.0.put_u8(0xc2 | u8::from(value));
     }
 
     pub(crate) fn pair_str(&mut self, key: &str, text: &str) {

@@ -1,4 +1,4 @@
-//! The calls that are open, by id.
+//! The calls of one direction that are open, by id.
 
 use alloc::collections::VecDeque;
 
@@ -8,27 +8,42 @@ use alloc::collections::VecDeque;
 /// Entering and leaving at the front cost nothing; leaving from the middle costs a
 /// move of the shorter side, which is bounded by the limit on calls.
 #[derive(Debug)]
-pub(crate) struct OpenCalls<T>(VecDeque<(u32, T)>);
+pub(crate) struct OpenCalls<T> {
+    calls: VecDeque<(u32, T)>,
+    /// The last id that was used; 0 if none was.
+    last: u32,
+}
 
 impl<T> Default for OpenCalls<T> {
     fn default() -> Self {
-        Self(VecDeque::new())
+        Self { calls: VecDeque::new(), last: 0 }
     }
 }
 
 impl<T> OpenCalls<T> {
+    /// The last id that was used; 0 if none was.
+    pub(crate) fn last(&self) -> u32 {
+        self.last
+    }
+
+    /// An id is used without a call that is open. Larger than every one before.
+    pub(crate) fn use_up(&mut self, id: u32) {
+        debug_assert!(self.last < id, "ids only ever increase");
+        self.last = id;
+    }
+
     pub(crate) fn len(&self) -> usize {
-        self.0.len()
+        self.calls.len()
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.calls.is_empty()
     }
 
     fn find(&self, id: u32) -> Option<usize> {
-        match self.0.front() {
+        match self.calls.front() {
             Some((first, _)) if *first == id => Some(0),
-            _ => self.0.binary_search_by_key(&id, |(id, _)| *id).ok(),
+            _ => self.calls.binary_search_by_key(&id, |(id, _)| *id).ok(),
         }
     }
 
@@ -37,31 +52,31 @@ impl<T> OpenCalls<T> {
     }
 
     pub(crate) fn get(&self, id: u32) -> Option<&T> {
-        self.find(id).and_then(|at| self.0.get(at)).map(|(_, call)| call)
+        self.find(id).and_then(|at| self.calls.get(at)).map(|(_, call)| call)
     }
 
     pub(crate) fn get_mut(&mut self, id: u32) -> Option<&mut T> {
-        self.find(id).and_then(|at| self.0.get_mut(at)).map(|(_, call)| call)
+        self.find(id).and_then(|at| self.calls.get_mut(at)).map(|(_, call)| call)
     }
 
     /// Enters. The id is larger than every one before.
     pub(crate) fn insert(&mut self, id: u32, call: T) {
-        debug_assert!(self.0.back().is_none_or(|(last, _)| *last < id), "ids only ever increase");
-        self.0.push_back((id, call));
+        self.use_up(id);
+        self.calls.push_back((id, call));
     }
 
     pub(crate) fn remove(&mut self, id: u32) -> Option<T> {
-        self.find(id).and_then(|at| self.0.remove(at)).map(|(_, call)| call)
+        self.find(id).and_then(|at| self.calls.remove(at)).map(|(_, call)| call)
     }
 
     /// In order of their ids.
     pub(crate) fn values(&self) -> impl Iterator<Item = &T> {
-        self.0.iter().map(|(_, call)| call)
+        self.calls.iter().map(|(_, call)| call)
     }
 
     /// In order of their ids.
     pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = (u32, &mut T)> {
-        self.0.iter_mut().map(|(id, call)| (*id, call))
+        self.calls.iter_mut().map(|(id, call)| (*id, call))
     }
 }
 
@@ -70,7 +85,7 @@ impl<T> IntoIterator for OpenCalls<T> {
     type IntoIter = alloc::collections::vec_deque::IntoIter<(u32, T)>;
 
     fn into_iter(self) -> Self::IntoIter {
-        self.0.into_iter()
+        self.calls.into_iter()
     }
 }
 

@@ -236,6 +236,7 @@ impl Call<'_> {
             deadline: self.deadline.map(ms),
             idle: self.idle.map(ms),
             body: self.body,
+            ..Outgoing::default()
         };
         let now = desk.now();
         let mut state = desk.lock();

@@ -460,7 +460,7 @@ async fn a_deadline_ends_the_call_even_if_the_host_never_cancels() {
     host.call(&activate, now).unwrap();
     carry(&mut host);
     let body = Bytes::from_static(b"\x81\xa4name\xa2it");
-    let call = Outgoing { method: "tool.call", deadline: Some(2000), body, idle: None };
+    let call = Outgoing { method: "tool.call", deadline: Some(2000), body, ..Outgoing::default() };
     let id = host.call(&call, now).unwrap();
     assert_eq!(carry(&mut host), None);
     sleep(Duration::from_millis(1999)).await;

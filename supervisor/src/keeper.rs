@@ -857,7 +857,7 @@ impl Keeper {
     ) {
         let Some(run) = &self.run else { return };
         let deadline = Some(u64::try_from(budget.as_millis()).unwrap_or(u64::MAX));
-        let call = Outgoing { method, deadline, idle: None, body };
+        let call = Outgoing { method, deadline, body, ..Outgoing::default() };
         self.step = Some(match run.link.step(&call) {
             Ok(pending) => Box::pin(async move { done(pending.await) }),
             // The conversation is over, and the news of it is on its way.

@@ -445,8 +445,13 @@ impl Link {
                         tell(News::Retire(word(&reason)));
                     }
                 }
-                // Nothing else happens on the host's side.
-                Event::Note { .. } | Event::Called(_) | Event::CancelRequested { .. } => {}
+                // Of no use to anybody here, or of a feature that is not offered.
+                Event::Note { .. }
+                | Event::Called(_)
+                | Event::CancelRequested { .. }
+                | Event::Item { .. }
+                | Event::InputEnded { .. }
+                | Event::Credit { .. } => {}
                 Event::Over(it) => over = Some(it),
             }
         }

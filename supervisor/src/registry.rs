@@ -756,6 +756,7 @@ impl Errand<'_> {
             deadline: Some(deadline),
             idle,
             body: encode(&self.entry.tool.name, &self.call.args),
+            ..Outgoing::default()
         };
         let waiter = Waiter {
             on_progress: self.call.on_progress.clone(),

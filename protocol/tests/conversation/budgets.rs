@@ -8,7 +8,7 @@ use crate::pair::*;
 /// A pair with one open call that has these budgets.
 fn open(deadline: Option<u64>, idle: Option<u64>) -> (Pair, CallId) {
     let mut pair = Pair::at(At::Active);
-    let call = Outgoing { method: "tool.call", deadline, idle, body: Default::default() };
+    let call = Outgoing { method: "tool.call", deadline, idle, ..Outgoing::default() };
     let id = pair.host.call(&call, pair.now).unwrap();
     pair.reach_plugin();
     pair.plugin_events();

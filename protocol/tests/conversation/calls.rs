@@ -95,7 +95,8 @@ fn what_a_plugin_may_not_say_about_a_call() {
     for (kind, id, code) in table {
         for at in [At::Open, At::Cancelling] {
             let mut host = Pair::at(at).host;
-            feed(&mut host, &frame(kind, id, json!({}), b""), Tick(1_000));
+            let head = json!({"n": 1});
+            feed(&mut host, &frame(kind, id, head, b""), Tick(1_000));
             is_broken(&mut host, code);
         }
     }
@@ -119,7 +120,7 @@ fn what_a_host_may_not_say_about_a_call() {
     ];
     for (kind, id, code) in table {
         for at in [At::Open, At::Cancelling] {
-            refuses(at, Who::Plugin, &frame(kind, id, json!({}), b""), code);
+            refuses(at, Who::Plugin, &frame(kind, id, json!({"n": 1}), b""), code);
         }
     }
 }

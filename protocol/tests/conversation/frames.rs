@@ -43,7 +43,8 @@ fn what_we_write_is_laid_out_as_the_spec_says() {
     let mut pair = Pair::at(At::Active);
     for len in [0, 1, 15, 16, 17, 16_384, 16_385, 70_000] {
         let body = blob(len);
-        let call = Outgoing { method: "a.b", deadline: Some(700), body: body.clone(), idle: None };
+        let deadline = Some(700);
+        let call = Outgoing { method: "a.b", deadline, body: body.clone(), ..Outgoing::default() };
         let id = pair.host.call(&call, pair.now).unwrap();
         let expected = frame(0x10, id.0, json!({"method": "a.b", "deadline": 700}), &body);
         // JSON objects are sorted by key, heads are not: compare what follows the head.

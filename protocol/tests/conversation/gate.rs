@@ -160,7 +160,20 @@ fn neither_end_may_do_what_only_the_other_may() {
     let mut pair = Pair::at(At::Open);
     let call = Outgoing { method: "tool.call", ..Outgoing::default() };
     assert_eq!(pair.plugin.call(&call, pair.now), Err(Misuse::WrongEnd));
-    assert_eq!(pair.host.end(CallId(3), Ok(Default::default())), Err(Misuse::WrongEnd));
+    assert_eq!(pair.host.end(CallId(3), Ok(Default::default())), Err(Misuse::NoSuchCall));
     pair.plugin.cancel(CallId(3), CancelReason::User, pair.now);
     assert!(pair.plugin.outbox().is_empty() && pair.host.outbox().is_empty());
+}
+
+#[test]
+fn the_id_of_a_call_that_was_refused_is_used_up() {
+    let mut plugin = Pair::at(At::Ready).plugin;
+    feed(&mut plugin, &call(5, "tool.call"), Tick(1_000));
+    assert_eq!(written(&mut plugin)[0].0, "END");
+    for (bytes, code) in [(frame(0x13, 5, json!({}), b""), None), (call(5, "a.b"), Some("bad_id"))]
+    {
+        feed(&mut plugin, &bytes, Tick(1_000));
+        let closed = written(&mut plugin).pop().map(|(.., head, _)| head["code"].clone());
+        assert_eq!(closed, code.map(|code| json!(code)));
+    }
 }

@@ -189,6 +189,13 @@ fn a_field_of_the_tables_with_a_wrong_type_or_range_is_refused() {
         (0x10, 5, json!({"method": "a", "deadline": -1})),
         (0x10, 5, json!({"method": "a", "deadline": 1.0})),
         (0x10, 5, json!({"method": "a", "idle": []})),
+        (0x10, 5, json!({"method": "a", "in": 1})),
+        (0x10, 5, json!({"method": "a", "scopes": "host.x"})),
+        (0x10, 5, json!({"method": "a", "key": 1})),
+        (0x10, 5, json!({"method": "a", "attempt": 256})),
+        (0x10, 5, json!({"method": "a", "attempt": "1"})),
+        (0x14, 3, json!({})),
+        (0x14, 3, json!({"n": true})),
         (0x13, 3, json!({"reason": 1})),
         (0x02, 0, json!({})),
         (0x02, 0, json!({"code": 1})),
@@ -207,7 +214,7 @@ fn numbers_that_a_head_cannot_hold_are_written_as_the_largest_that_it_can() {
         method: "tool.call",
         deadline: Some(u64::MAX),
         idle: Some(MOST + 1),
-        body: Default::default(),
+        ..Outgoing::default()
     };
     let id = pair.host.call(&call, pair.now).unwrap();
     pair.reach_plugin();
@@ -237,12 +244,8 @@ fn whatever_we_write_in_a_head_is_read_back_the_same() {
     let mut pair = Pair::at(At::Active);
     for ms in [0, 127, 128, 255, 256, 65_535, 65_536, u64::from(u32::MAX), 1 << 32, 1 << 52] {
         for method in ["m", &"n".repeat(31), &"n".repeat(32), &"n".repeat(255), &"n".repeat(256)] {
-            let call = Outgoing {
-                method,
-                deadline: Some(ms),
-                idle: Some(ms + 1),
-                body: Default::default(),
-            };
+            let call =
+                Outgoing { method, deadline: Some(ms), idle: Some(ms + 1), ..Outgoing::default() };
             let id = pair.host.call(&call, pair.now).unwrap();
             pair.reach_plugin();
             let told = pair.plugin_events();
@@ -264,5 +267,74 @@ fn a_body_that_cannot_be_decoded_is_no_fault_of_the_connection() {
         let told = accepts(At::Active, Who::Plugin, &bytes);
         let [Event::Called(call)] = &told[..] else { panic!("{told:?}") };
         assert_eq!(call.body, body);
+    }
+}
+
+#[test]
+fn what_a_call_says_about_itself_is_passed_on() {
+    let tp = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
+    let head = json!({
+        "method": "tool.call", "key": "k7", "attempt": 2, "scopes": ["host.x", 5, "", {"a": []}],
+        "trace": {"tp": tp, "ts": "a=b", "more": 1},
+    });
+    let told = accepts(At::Active, Who::Plugin, &frame(0x10, 3, head, b""));
+    let [Event::Called(call)] = &told[..] else { panic!("{told:?}") };
+    let details = Details {
+        // Entries that nobody recognises are passed over.
+        scopes: Some(vec!["host.x".into(), "".into()]),
+        key: Some("k7".into()),
+        attempt: 2,
+        trace: Some(Trace { parent: tp.into(), state: Some("a=b".into()) }),
+    };
+    assert_eq!(call.details.as_deref(), Some(&details));
+    // None at all is something else than none given.
+    let head = json!({"method": "tool.call", "scopes": [7]});
+    let told = accepts(At::Active, Who::Plugin, &frame(0x10, 3, head, b""));
+    let [Event::Called(call)] = &told[..] else { panic!("{told:?}") };
+    assert_eq!(call.details.as_ref().unwrap().scopes, Some(vec![]));
+}
+
+#[test]
+fn a_trace_that_is_not_valid_is_ignored() {
+    let (trace, span) = ("0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331");
+    let tp = |tp: String| json!({ "tp": tp });
+    let fine = [
+        tp(format!("00-{trace}-{span}-00")),
+        tp(format!("cc-{trace}-{span}-01")),
+        tp(format!("cc-{trace}-{span}-01-what-a-later-version-adds")),
+    ];
+    let zeros = |n| "0".repeat(n);
+    let bad = [
+        json!(5),
+        json!("00"),
+        json!([]),
+        json!({}),
+        json!({"tp": 1}),
+        json!({"tp": format!("00-{trace}-{span}-01"), "ts": 1}),
+        tp(String::new()),
+        tp(format!("ff-{trace}-{span}-01")),
+        tp(format!("0-{trace}-{span}-01")),
+        tp(format!("00-{trace}-{span}")),
+        tp(format!("00-{trace}-{span}-1")),
+        tp(format!("00-{trace}-{span}-01-")),
+        tp(format!("00-{trace}-{span}-0g")),
+        tp(format!("00-{}-{span}-01", trace.to_uppercase())),
+        tp(format!("00-{}-{span}-01", zeros(32))),
+        tp(format!("00-{trace}-{}-01", zeros(16))),
+        tp(format!("00-{}-{span}-01", &trace[1..])),
+        tp(format!("00-{trace}-{span}0-01")),
+    ];
+    let found = |trace: &serde_json::Value| {
+        let head = json!({"method": "tool.call", "trace": trace});
+        let told = accepts(At::Active, Who::Plugin, &frame(0x10, 3, head, b""));
+        let [Event::Called(call)] = &told[..] else { panic!("{told:?}") };
+        call.details.clone()
+    };
+    for trace in fine {
+        let details = found(&trace).expect("it is valid");
+        assert_eq!(json!(details.trace.as_ref().unwrap().parent), trace["tp"]);
+    }
+    for trace in bad {
+        assert_eq!(found(&trace), None, "{trace}");
     }
 }

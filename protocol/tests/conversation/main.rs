@@ -12,6 +12,7 @@ mod frames;
 mod gate;
 mod handshake;
 mod heads;
+mod items;
 mod life;
 mod pair;
 mod properties;

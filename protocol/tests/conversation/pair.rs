@@ -16,6 +16,12 @@ pub(crate) fn announce() -> Announce {
     }
 }
 
+/// The same with streams in both directions.
+pub(crate) fn streaming() -> Announce {
+    let features = Features::ASYNC.union(Features::STREAM).union(Features::STREAM_IN);
+    Announce { features, ..announce() }
+}
+
 /// How far two ends have come together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum At {

@@ -270,14 +270,31 @@ proptest! {
         len in 0..40_000usize,
         fault in proptest::option::of((0..12usize, "[a-z]{1,9}\\.[a-z]{1,90}", 0..3usize)),
         chunk in 1..3_000usize,
+        input: bool,
+        scopes in proptest::option::of(vec("[a-z.*]{0,40}", 0..20)),
+        key in proptest::option::of("\\PC{0,40}"),
+        attempt: u8,
+        trace in proptest::option::of((
+            "00-[1-9a-f][0-9a-f]{31}-[1-9a-f][0-9a-f]{15}-0[01]",
+            proptest::option::of("[a-z]{1,9}=[a-z0-9]{0,40}"),
+        )),
     ) {
+        let trace = trace.map(|(parent, state)| Trace { parent, state });
         prop_assume!(!method.starts_with("plugin."));
-        let mut pair = Pair::at(At::Active);
+        let mut pair = Pair::with(streaming(), streaming(), At::Active);
         pair.chunk = chunk;
-        let call = Outgoing { method: &method, deadline, idle, body: blob(len) };
+        let scopes = scopes.as_deref();
+        let call = Outgoing {
+            method: &method, deadline, idle, input, scopes, key: key.as_deref(), attempt,
+            trace: trace.as_ref(), body: blob(len),
+        };
         let id = pair.host.call(&call, pair.now).unwrap();
         pair.reach_plugin();
-        let expected = Incoming { id, method: method.into(), deadline, idle, body: blob(len) };
+        let details = Details { scopes: scopes.map(Vec::from), key, attempt, trace };
+        let details = (details != Details::default()).then(|| details.into());
+        let expected = Incoming {
+            id, method: method.into(), deadline, idle, input, details, body: blob(len),
+        };
         prop_assert_eq!(pair.plugin_events(), [Event::Called(expected)]);
         let codes = ["cancelled", "deadline_exceeded", "invalid_argument", "not_found",
             "conflict", "permission_denied", "failed_precondition", "resource_exhausted",

@@ -50,12 +50,55 @@ struct Known {
     stuck: bool,
     /// Told as never sent: may not be run, now or later.
     unsent: bool,
+    /// Items of ours may follow.
+    input: bool,
 }
 
 impl Known {
+    /// Whether its items are told.
+    fn wants_items(&self) -> bool {
+        !self.cancelled && !self.ended
+    }
+
     fn is_open(&self) -> bool {
         !self.released && (!self.ended || self.expired)
     }
+}
+
+/// One way in one call, as both ends of it know it.
+#[derive(Default)]
+struct Stream {
+    /// Sent and not told yet.
+    sent: VecDeque<Bytes>,
+    /// Told and not taken yet.
+    held: VecDeque<u32>,
+    /// The sender was refused for want of credit, and not told of any since.
+    starved: bool,
+    /// No more is told of it.
+    over: bool,
+}
+
+impl Stream {
+    fn held(&self) -> u32 {
+        self.held.iter().sum()
+    }
+
+    fn told(&mut self, body: &Bytes, size: u32, fair: bool, window: u32) {
+        assert!(!self.over, "an item after the end of its stream");
+        assert!(self.held() < window, "more than a window and one item");
+        self.held.push_back(size);
+        let sent = self.sent.pop_front();
+        assert!(!fair || sent.as_ref() == Some(body), "what comes out is what went in");
+    }
+}
+
+/// The ways in which items go.
+#[derive(Clone, Copy)]
+enum Way {
+    /// From the plugin, which is called.
+    Out,
+    /// From the host, which calls.
+    In,
 }
 
 /// One direction of the wire.
@@ -101,6 +144,8 @@ struct Play {
     /// Calls that the plugin works on, and whether each counts as work.
     running: BTreeMap<CallId, bool>,
     ever_run: BTreeSet<CallId>,
+    outputs: BTreeMap<CallId, Stream>,
+    inputs: BTreeMap<CallId, Stream>,
     host_over: bool,
     plugin_over: bool,
     /// The host said CLOSE by itself.
@@ -108,6 +153,9 @@ struct Play {
     /// Patience ran out, which is nobody's fault here.
     timed_out: bool,
 }
+
+/// What every stream starts with.
+const WINDOW: u32 = 16_384;
 
 /// The body that belongs to a call: recognisable, and the same at both ends.
 fn body(id: u32, len: usize) -> Bytes {
@@ -134,12 +182,14 @@ impl Play {
         let mut announce = || Announce {
             limits: Limits {
                 frame: 65_536 << script.below(3),
-                window: 16_384,
+                window: WINDOW,
                 calls: 1 + script.below(4) as u16,
             },
-            features: match script.below(4) {
+            features: match script.below(8) {
                 0 => Features::NONE,
-                _ => Features::ASYNC,
+                1 => Features::ASYNC,
+                2 => Features::ASYNC.union(Features::STREAM),
+                _ => Features::IMPLEMENTED,
             },
             manifest: body(0, script.size()),
             patience: match script.below(3) {
@@ -163,6 +213,8 @@ impl Play {
             calls: BTreeMap::new(),
             running: BTreeMap::new(),
             ever_run: BTreeSet::new(),
+            outputs: BTreeMap::new(),
+            inputs: BTreeMap::new(),
             host_over: false,
             plugin_over: false,
             host_closed: false,
@@ -171,7 +223,7 @@ impl Play {
         // Most stories begin with an active plugin.
         if script.below(4) != 0 {
             play.flow();
-            play.call("plugin.activate", None, None, 0);
+            play.call("plugin.activate", [None; 2], false, 0);
             play.flow();
             play.end(CallId(1), Ok(Bytes::new()));
             play.flow();
@@ -182,7 +234,7 @@ impl Play {
 
     fn step(&mut self, script: &mut Script<'_>) {
         match script.byte() {
-            0..48 => {
+            0..32 => {
                 let method = match script.below(16) {
                     0 => "plugin.activate",
                     1 => "plugin.deactivate",
@@ -195,9 +247,10 @@ impl Play {
                     _ => Some(u64::from(script.byte()) * 100),
                 };
                 let (deadline, idle) = (budget(script), budget(script));
-                self.call(method, deadline, idle, script.size());
+                let input = script.below(3) == 0;
+                self.call(method, [deadline, idle], input, script.size());
             }
-            48..80 => {
+            32..48 => {
                 let at = script.below(self.calls.len() + 1);
                 let id = self.calls.keys().nth(at).copied().unwrap_or(CallId(u32::MAX));
                 let open = self.calls.get(&id).is_some_and(Known::is_open);
@@ -206,7 +259,7 @@ impl Play {
                 }
                 self.host.cancel(id, CancelReason::User, self.now);
             }
-            80..128 => {
+            48..72 => {
                 let at = script.below(self.running.len());
                 if let Some(id) = self.running.keys().nth(at).copied() {
                     let outcome = match script.below(4) {
@@ -216,7 +269,7 @@ impl Play {
                     self.end(id, outcome);
                 }
             }
-            128..136 => {
+            72..76 => {
                 let at = script.below(self.running.len() + 1);
                 let id = self.running.keys().nth(at).copied();
                 let note = match script.below(3) {
@@ -233,11 +286,35 @@ impl Play {
                 };
                 self.plugin.note(id, &note);
             }
+            76..96 => {
+                let at = script.below(self.running.len());
+                if let Some(id) = self.running.keys().nth(at).copied() {
+                    self.item(Way::Out, id, script.size());
+                }
+            }
+            96..112 => {
+                let at = script.below(self.calls.len());
+                if let Some(id) = self.calls.keys().nth(at).copied() {
+                    self.item(Way::In, id, script.size());
+                }
+            }
+            112..116 => {
+                let at = script.below(self.calls.len());
+                if let Some((id, call)) = self.calls.iter_mut().nth(at) {
+                    call.input = false;
+                    self.host.end_input(*id);
+                }
+            }
+            116..126 => self.take(Way::Out, script),
+            126..136 => self.take(Way::In, script),
             136..156 => self.to_plugin.take_from(&mut self.host, script.size()),
             156..176 => self.to_plugin.give_to(&mut self.plugin, script.size(), self.now),
             176..196 => self.to_host.take_from(&mut self.plugin, script.size()),
             196..216 => self.to_host.give_to(&mut self.host, script.size(), self.now),
-            216..228 => self.flow(),
+            216..228 => {
+                self.flow();
+                self.goes_on();
+            }
             228..244 => {
                 self.now = self.now.after(script.size() as u64);
                 self.host.tick(self.now);
@@ -281,9 +358,11 @@ impl Play {
         }
     }
 
-    fn call(&mut self, method: &str, deadline: Option<u64>, idle: Option<u64>, len: usize) {
+    fn call(&mut self, method: &str, budgets: [Option<u64>; 2], input: bool, len: usize) {
+        let [deadline, idle] = budgets;
         let next = self.calls.keys().next_back().map_or(1, |id| id.0 + 2);
-        let call = Outgoing { method, deadline, idle, body: body(next, len) };
+        let body = body(next, len);
+        let call = Outgoing { method, deadline, idle, input, body, ..Outgoing::default() };
         let queued = self.host.outbox().queued();
         let work = self.host.open_calls();
         match self.host.call(&call, self.now) {
@@ -292,6 +371,7 @@ impl Play {
                 let known = Known {
                     work: self.host.open_calls() != work,
                     deadline: deadline.map(|ms| self.now.after(ms)),
+                    input,
                     ..Known::default()
                 };
                 assert!(self.calls.insert(id, known).is_none());
@@ -308,6 +388,73 @@ impl Play {
             Err(Misuse::CallsOpen) => assert_ne!(self.plugin.open_calls(), 0),
             Err(Misuse::NoSuchCall) => assert_eq!(self.plugin.stage(), Stage::Closed),
             Err(other) => panic!("{other}"),
+        }
+    }
+
+    /// One end sends an item, if it may.
+    fn item(&mut self, way: Way, id: CallId, len: usize) {
+        let (end, streams) = match way {
+            Way::Out => (&mut self.plugin, &mut self.outputs),
+            Way::In => (&mut self.host, &mut self.inputs),
+        };
+        let stream = streams.entry(id).or_default();
+        let body = body(id.0 + stream.sent.len() as u32, len);
+        let queued = end.outbox().queued();
+        let sent = end.item(id, &body);
+        match sent {
+            Ok(()) => {
+                assert!(!stream.starved, "{id}: credit that nobody was told of");
+                stream.sent.push_back(body);
+                return;
+            }
+            Err(Misuse::NoCredit) => stream.starved = true,
+            Err(Misuse::NotAgreed("stream")) => {
+                assert!(!end.features().contains(Features::STREAM));
+            }
+            Err(Misuse::NoInput) => {
+                let call = &self.calls[&id];
+                assert!(!call.input || call.cancelled || call.ended, "{id}: {call:?}");
+            }
+            Err(Misuse::NoSuchCall) => match way {
+                Way::Out => assert_eq!(end.stage(), Stage::Closed),
+                Way::In => assert!(!self.calls[&id].is_open()),
+            },
+            Err(other) => panic!("{other}"),
+        }
+        assert_eq!(end.outbox().queued(), queued, "nothing may be sent");
+    }
+
+    /// One end has used the oldest item of a stream.
+    fn take(&mut self, way: Way, script: &mut Script<'_>) {
+        let (end, streams) = match way {
+            Way::Out => (&mut self.host, &mut self.outputs),
+            Way::In => (&mut self.plugin, &mut self.inputs),
+        };
+        let at = script.below(streams.len());
+        if let Some((id, stream)) = streams.iter_mut().nth(at)
+            && let Some(size) = stream.held.pop_front()
+        {
+            end.taken(*id, size);
+        }
+    }
+
+    /// With nothing under way, who has had all items taken may send another.
+    fn goes_on(&mut self) {
+        let alive = self.host.stage() != Stage::Closed && self.plugin.stage() != Stage::Closed;
+        if !alive || self.to_plugin.spoiled || self.to_host.spoiled {
+            return;
+        }
+        let ids: Vec<CallId> = self.running.keys().copied().collect();
+        for id in ids {
+            for way in [Way::Out, Way::In] {
+                self.item(way, id, 0);
+                let stream = match way {
+                    Way::Out => &self.outputs[&id],
+                    Way::In => &self.inputs[&id],
+                };
+                let dropped = matches!(way, Way::Out) && !self.calls[&id].wants_items();
+                assert!(!stream.starved || !(stream.held.is_empty() || dropped), "{id} hangs");
+            }
         }
     }
 
@@ -350,6 +497,17 @@ impl Play {
                     assert!(!call.ended && !call.released && !call.cancelled, "{id}: {call:?}");
                 }
                 Event::Note { id: None, .. } => {}
+                Event::Item { id, body, size } => {
+                    let call = self.calls.get(&id).expect("a call that was made");
+                    assert!(call.wants_items(), "{id}: {call:?}");
+                    let stream = self.outputs.entry(id).or_default();
+                    stream.told(&body, size, !self.to_host.spoiled, WINDOW);
+                }
+                Event::Credit { id } => {
+                    let call = self.calls.get(&id).expect("a call that was made");
+                    assert!(call.input && call.wants_items(), "{id}: {call:?}");
+                    self.inputs.entry(id).or_default().starved = false;
+                }
                 Event::Over(over) => {
                     self.host_over = true;
                     self.timed_out |= matches!(
@@ -359,7 +517,9 @@ impl Play {
                     let fair = !matches!(over, Over::Broken(_)) || self.timed_out;
                     assert!(fair || self.to_host.spoiled, "{over:?}");
                 }
-                Event::Called(_) | Event::CancelRequested { .. } => panic!("{event:?}"),
+                Event::Called(_) | Event::CancelRequested { .. } | Event::InputEnded { .. } => {
+                    panic!("{event:?}");
+                }
             }
         }
         while let Some(event) = self.plugin.poll() {
@@ -375,6 +535,21 @@ impl Play {
                     }
                 }
                 Event::CancelRequested { id, .. } => assert!(self.running.contains_key(&id)),
+                Event::Item { id, body, size } => {
+                    assert!(self.running.contains_key(&id));
+                    let stream = self.inputs.entry(id).or_default();
+                    stream.told(&body, size, !self.to_plugin.spoiled, WINDOW);
+                }
+                Event::InputEnded { id } => {
+                    assert!(self.running.contains_key(&id));
+                    let stream = self.inputs.entry(id).or_default();
+                    assert!(!std::mem::replace(&mut stream.over, true), "{id}: over twice");
+                    assert!(self.to_plugin.spoiled || stream.sent.is_empty(), "{id}: items lost");
+                }
+                Event::Credit { id } => {
+                    assert!(self.running.contains_key(&id));
+                    self.outputs.entry(id).or_default().starved = false;
+                }
                 Event::Over(over) => {
                     self.plugin_over = true;
                     self.running.clear();
@@ -397,6 +572,8 @@ impl Play {
             Ok(bytes) if !self.to_host.spoiled => {
                 assert_eq!(bytes, body(id.0, bytes.len()));
                 assert!(self.ever_run.contains(&id));
+                let items = self.outputs.get(&id);
+                assert!(items.is_none_or(|it| it.sent.is_empty()), "{id}: items after the end");
             }
             Ok(_) | Err(Failure::Fault(_)) => {}
             Err(Failure::Expired { budget, sent, .. }) => {

@@ -767,7 +767,8 @@ fn called(
     body: &str,
 ) -> Vec<u8> {
     written(state, |pair| {
-        let call = Outgoing { method, deadline, idle, body: bytes(body).into() };
+        let body = bytes(body).into();
+        let call = Outgoing { method, deadline, idle, body, ..Outgoing::default() };
         match pair.host.call(&call, NOW) {
             Ok(_) => pair.host.outbox().take().to_vec(),
             Err(_) => Vec::new(),

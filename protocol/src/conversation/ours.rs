@@ -1,0 +1,255 @@
+//! The calls that we make: they leave, are given up, run out of time, and end.
+
+use alloc::vec::Vec;
+
+use bytes::Bytes;
+
+use super::{Conversation, Role, earliest};
+use crate::{
+    call::CallState,
+    codec::heads,
+    credit::{Inflow, Outflow},
+    error::{Fault, Misuse, Violation},
+    event::{Budget, Event, Failure, Outgoing},
+    frame::{CallId, CancelReason, Kind},
+    gate::{self, Step},
+    hello::Features,
+    time::Tick,
+};
+
+/// One open call of ours.
+#[derive(Debug)]
+pub(super) struct Ours {
+    pub(super) state: CallState,
+    /// Which lifecycle step it is, if it is one.
+    step: Option<Step>,
+    /// What `outbox.queued()` was right before the CALL was queued.
+    pub(super) queued_from: u64,
+    /// And right after.
+    pub(super) queued_until: u64,
+    /// Whether frames about it were queued behind the CALL.
+    pub(super) followed: bool,
+    /// When the total budget is spent, and how large it was.
+    deadline: Option<(Tick, u64)>,
+    /// The silence budget, and since when it has been silent; `None`: from the next
+    /// tick on.
+    idle: Option<(u64, Option<Tick>)>,
+    /// When it counts as stuck, once given up.
+    stuck_at: Option<Tick>,
+    /// The items of the callee's.
+    pub(super) output: Inflow,
+    /// The items of ours.
+    pub(super) input: Outflow,
+}
+
+impl Ours {
+    /// The next moment at which time alone changes this call.
+    fn wake(&self) -> Option<Tick> {
+        if self.state.is_given_up() {
+            return self.stuck_at;
+        }
+        let silent = self.idle.filter(|_| !self.waits_for_us());
+        let silent = silent.map(|(ms, since)| since.map_or(Tick(0), |since| since.after(ms)));
+        earliest(self.deadline.map(|(at, _)| at), silent)
+    }
+
+    /// Whether the callee can say nothing because of us, so that its silence does not
+    /// count. \[R-TO-17\]
+    fn waits_for_us(&self) -> bool {
+        !self.output.is_open()
+    }
+
+    /// Whether any of it has left, or will whatever happens.
+    fn leaves(&self, written: u64) -> bool {
+        self.queued_from < written || self.followed
+    }
+}
+
+impl Conversation {
+    /// Starts a call. Only a host can, at this level.
+    ///
+    /// # Errors
+    /// [`Misuse`]; nothing was sent.
+    pub fn call(&mut self, call: &Outgoing<'_>, now: Tick) -> Result<CallId, Misuse> {
+        if self.role == Role::Plugin {
+            return Err(Misuse::WrongEnd);
+        }
+        gate::admit(self.stage, call.method).map_err(|_| Misuse::NotActive)?;
+        if call.input && !self.features.contains(Features::STREAM_IN) {
+            return Err(Misuse::NotAgreed("stream.in"));
+        }
+        let step = Step::of(call.method);
+        let max = self.peer.calls;
+        if step.is_none() && usize::from(max) <= self.work {
+            return Err(Misuse::Full { max });
+        }
+        // Odd ids, up to where an i32 ends: some languages have nothing larger.
+        let id = match self.ours.last() {
+            0 => 1,
+            last => last.checked_add(2).filter(|&id| id < 1 << 31).ok_or(Misuse::IdsUsedUp)?,
+        };
+        let queued_from = self.outbox.queued();
+        self.outbox
+            .push(Kind::Call, id, &call.body, self.peer.frame, |head| heads::call(head, call))
+            .map_err(|size| Misuse::TooLarge { size, max: self.peer.frame })?;
+        match step {
+            Some(step) => self.stage = step.begins(self.stage),
+            None => self.work += 1,
+        }
+        let entry = Ours {
+            state: CallState::begins(call.input),
+            step,
+            queued_from,
+            queued_until: self.outbox.queued(),
+            followed: false,
+            deadline: call.deadline.map(|ms| (now.after(ms), ms)),
+            idle: call.idle.map(|ms| (ms, Some(now))),
+            stuck_at: None,
+            output: Inflow::new(self.mine.limits.window),
+            input: Outflow::new(self.peer.window),
+        };
+        self.wake_calls = earliest(self.wake_calls, entry.wake());
+        self.ours.insert(id, entry);
+        Ok(CallId(id))
+    }
+
+    /// Gives a call of ours up. Its slot stays taken until the peer's END, which is then
+    /// told as [`Event::Released`]. A CALL of which nothing has left is taken back
+    /// and released at once. A call that is over, or already given up, is left
+    /// alone. \[R-CN-01\]
+    ///
+    /// Its items are told no more, and those that were need not be [`taken`](Self::taken).
+    pub fn cancel(&mut self, id: CallId, reason: CancelReason, now: Tick) {
+        let Some(call) = self.ours.get_mut(id.0) else { return };
+        if call.state.is_given_up() {
+            return;
+        }
+        if !call.leaves(self.outbox.written()) {
+            return self.take_back(id);
+        }
+        call.state = call.state.give_up();
+        let stuck_at = now.after(self.mine.patience.cancel_grace_ms);
+        call.stuck_at = Some(stuck_at);
+        let gives = call.output.take_all(self.mine.limits.window);
+        self.wake_calls = earliest(self.wake_calls, Some(stuck_at));
+        self.push(Kind::Cancel, id.0, &Bytes::new(), |head| heads::cancel(head, reason));
+        self.give(id, gives);
+    }
+
+    pub(super) fn ended(
+        &mut self,
+        id: CallId,
+        outcome: Result<Bytes, Fault>,
+    ) -> Result<(), Violation> {
+        let Some(call) = self.ours.get(id.0) else { return Ok(()) };
+        if call.step == Some(Step::Deactivate) && outcome.is_ok() && 1 < self.ours.len() {
+            let why = "plugin.deactivate ended before its calls had";
+            return Err(Violation::State { kind: "END", why });
+        }
+        let given_up = call.state.is_given_up();
+        self.close_ours(id, outcome.is_ok());
+        self.events.push_back(match given_up {
+            true => Event::Released { id },
+            false => Event::Ended { id, outcome: outcome.map_err(Failure::Fault) },
+        });
+        Ok(())
+    }
+
+    /// Takes a call of ours out of the books.
+    fn close_ours(&mut self, id: CallId, ok: bool) {
+        let Some(call) = self.ours.remove(id.0) else { return };
+        self.leave(call.step, ok);
+    }
+
+    /// Takes a CALL of ours back of which nothing has left: it never was.
+    fn take_back(&mut self, id: CallId) {
+        let Some(call) = self.ours.get(id.0) else { return };
+        let (from, until) = (call.queued_from, call.queued_until);
+        self.outbox.withdraw(from, until);
+        // What was queued behind it has moved up.
+        let size = until - from;
+        for (_, later) in self.ours.iter_mut().filter(|(later, _)| id.0 < *later) {
+            later.queued_from -= size;
+            later.queued_until -= size;
+        }
+        self.owed.iter_mut().filter(|end| until < **end).for_each(|end| *end -= size);
+        self.close_ours(id, false);
+        self.events.push_back(Event::Released { id });
+    }
+
+    /// The callee has said something about a call of ours. \[R-TO-02\]
+    pub(super) fn spoke(&mut self, id: CallId, now: Tick) {
+        if let Some((_, since)) = self.ours.get_mut(id.0).and_then(|call| call.idle.as_mut()) {
+            *since = Some(now);
+        }
+    }
+
+    /// The callee can go on: its silence is counted from the next tick, which is due
+    /// at once. \[R-TO-17\]
+    pub(super) fn rewind(&mut self, id: CallId) {
+        let Some(call) = self.ours.get_mut(id.0) else { return };
+        if let Some((_, since)) = &mut call.idle {
+            *since = None;
+            self.wake_calls = earliest(self.wake_calls, call.wake());
+        }
+    }
+
+    pub(super) fn expire_calls(&mut self, now: Tick) {
+        let mut spent = Vec::new();
+        let mut next = None;
+        let written = self.outbox.written();
+        for (id, call) in self.ours.iter_mut() {
+            if call.state.is_given_up() {
+                if call.stuck_at.is_some_and(|at| at <= now) {
+                    call.stuck_at = None;
+                    self.events.push_back(Event::Stuck { id: CallId(id) });
+                }
+                next = earliest(next, call.wake());
+                continue;
+            }
+            let silent = !call.waits_for_us();
+            if let Some((_, since @ None)) = &mut call.idle
+                && silent
+            {
+                *since = Some(now);
+            }
+            let deadline = call.deadline.filter(|&(at, _)| at <= now);
+            let idle = call.idle.filter(|_| silent);
+            let idle = idle.filter(|&(ms, since)| since.is_some_and(|it| it.after(ms) <= now));
+            match (deadline, idle) {
+                (Some((_, ms)), _) => spent.push((id, Budget::Deadline, ms, call.leaves(written))),
+                (None, Some((ms, _))) => spent.push((id, Budget::Idle, ms, call.leaves(written))),
+                (None, None) => next = earliest(next, call.wake()),
+            }
+        }
+        self.wake_calls = next;
+        for (id, budget, ms, sent) in spent {
+            let reason = match budget {
+                Budget::Deadline => CancelReason::Deadline,
+                Budget::Idle => CancelReason::Idle,
+            };
+            let failure = Failure::Expired { budget, ms, sent };
+            self.events.push_back(Event::Ended { id: CallId(id), outcome: Err(failure) });
+            self.cancel(CallId(id), reason, now);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{frame::method, gate::Stage, hello::Announce};
+
+    /// Reaching the last id would take a billion calls, so this test starts there.
+    #[test]
+    fn the_last_id_is_the_largest_odd_one_below_2_to_the_31() {
+        let now = Tick(0);
+        let mut host = Conversation::host(Announce::default(), now);
+        (host.stage, host.peer.calls) = (Stage::Active, 2);
+        host.ours.use_up((1 << 31) - 3);
+        let call = Outgoing { method: method::TOOL_CALL, ..Outgoing::default() };
+        assert_eq!(host.call(&call, now), Ok(CallId((1 << 31) - 1)));
+        assert_eq!(host.call(&call, now), Err(Misuse::IdsUsedUp));
+        assert_eq!(host.open_calls(), 1);
+    }
+}
