@@ -115,6 +115,8 @@ pub(crate) enum Command {
     Restart(Restart),
     Stop(Stop),
     Resume(Resume),
+    #[command(subcommand)]
+    Limits(Limits),
     Call(Call),
     Tools(Tools),
     Check(Check),
@@ -244,6 +246,53 @@ pub(crate) struct Stop {
 pub(crate) struct Resume {
     #[command(flatten)]
     pub(crate) order: Order,
+}
+
+/// Show and change the limits of plugins that run
+#[derive(Debug, Subcommand)]
+pub(crate) enum Limits {
+    Show(ShowLimits),
+    Set(SetLimits),
+}
+
+/// Show the limits of a plugin, where they come from, and what is not enforced
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  plugbay limits show search
+  plugbay limits show search --json | jq '.bounds[] | select(.from == \"changed\")'")]
+pub(crate) struct ShowLimits {
+    /// The plugin's name, as `plugbay ps` shows it
+    #[arg(value_name = "PLUGIN")]
+    pub(crate) name: String,
+    #[command(flatten)]
+    pub(crate) target: Target,
+    /// Print it as JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Change limits of a plugin that runs, until `plugbay run` ends
+///
+/// The keys are those of [plugins.NAME.limits] and [plugins.NAME.timeouts] in plugbay.toml.
+/// Those that bound calls hold from the next call on, the others from the next process on.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  plugbay limits set search queue=64 call=45s
+  plugbay limits set search frame=4MiB && plugbay restart search")]
+pub(crate) struct SetLimits {
+    /// The plugin's name, as `plugbay ps` shows it
+    #[arg(value_name = "PLUGIN")]
+    pub(crate) name: String,
+    /// What to change, such as queue=64, calls=120/min or call=45s
+    #[arg(value_name = "KEY=VALUE", required = true)]
+    pub(crate) changes: Vec<String>,
+    #[command(flatten)]
+    pub(crate) target: Target,
+    /// Print all limits as they are then, as JSON
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
 /// What an order needs.

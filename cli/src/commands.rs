@@ -7,6 +7,7 @@ mod check;
 mod completions;
 pub(crate) mod ear;
 mod explain;
+mod limits;
 mod look;
 mod man;
 mod new;
@@ -23,7 +24,7 @@ use plugbay_supervisor::{Caller, NotReady, PluginPlan, Supervisor, ToolInfo};
 use tokio::time::timeout;
 
 use crate::{
-    args::Command,
+    args::{Command, Limits},
     control::Client,
     exit::Exit,
     render::{PLAIN, Screen, Status},
@@ -44,6 +45,8 @@ pub(crate) fn command(command: Command, screen: &Screen) -> Outcome {
         Command::Restart(args) => in_runtime(orders::restart(&args.order, screen)),
         Command::Stop(args) => in_runtime(orders::stop(&args.order, screen)),
         Command::Resume(args) => in_runtime(orders::resume(&args.order, screen)),
+        Command::Limits(Limits::Show(args)) => in_runtime(limits::show(&args, screen)),
+        Command::Limits(Limits::Set(args)) => in_runtime(limits::set(&args, screen)),
         Command::Call(args) => in_runtime(call::call(&args, screen)),
         Command::Tools(args) => in_runtime(tools::tools(&args, screen)),
         Command::Check(args) => check::check(&args, screen),

@@ -13,5 +13,5 @@ pub(crate) use self::{
     journal::Journal,
     place::{Key, Place},
     server::{Service, is_ours, serve},
-    wire::{End, Hello, Look, Record, Request, What},
+    wire::{Bound, End, Hello, Look, Record, Request, What},
 };

@@ -4,7 +4,7 @@ use std::fmt;
 
 use plugbay_supervisor::{
     CallError, LoadError, NoSuchPlugin, NotReady, Ran, Reason, RetryAdvice, State,
-    manifest::{Code, Problem},
+    manifest::{Code, Problem, Report, Severity},
 };
 use serde_json::{Map, Value, json};
 
@@ -123,6 +123,14 @@ impl Trouble {
             Some(help) => self.help(help),
             None => self,
         }
+    }
+
+    /// The first fault of a report, and the others beside it.
+    pub(crate) fn of_report(report: &Report) -> Self {
+        let mut faults = report.problems.iter().filter(|it| it.severity == Severity::Error);
+        let Some(first) = faults.next() else { return Self::new(Exit::Bad, "something is wrong") };
+        let trouble = Self::from(first.clone());
+        faults.fold(trouble, |it, fault| it.note(fault.to_string()))
     }
 
     /// All of it, for another plugbay to show. With what is only for the terminal.
@@ -251,7 +259,8 @@ impl From<NoSuchPlugin> for Trouble {
 impl From<Problem> for Trouble {
     fn from(problem: Problem) -> Self {
         let trouble = Self::coded(problem.code.as_str(), problem.message);
-        problem.help.into_iter().fold(trouble, Self::help)
+        let suggestion = problem.suggestion.map(|it| it.title);
+        problem.help.into_iter().chain(suggestion).fold(trouble, Self::help)
     }
 }
 

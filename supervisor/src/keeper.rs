@@ -519,6 +519,12 @@ impl Keeper {
         self.until = None;
         self.starts += 1;
         self.reason = Arc::new(Reason::StartingUp { greeted: false });
+        let bounds = self.cell.bounds.load();
+        if (&bounds.limits, &bounds.timeouts) != (&self.plan.limits, &self.plan.timeouts) {
+            let (limits, timeouts) = (bounds.limits.clone(), bounds.timeouts.clone());
+            self.plan = Arc::new(PluginPlan { limits, timeouts, ..(*self.plan).clone() });
+            self.drain_budget = self.plan.timeouts.drain;
+        }
         let launched = match launch(&self.plan, &self.enclosure) {
             Ok(launched) => launched,
             Err(reason) => return self.not_spawned(reason),

@@ -10,6 +10,7 @@
 use std::{
     collections::BTreeMap,
     fmt,
+    num::NonZeroU32,
     panic::AssertUnwindSafe,
     sync::{
         Arc, Mutex, PoisonError,
@@ -21,7 +22,7 @@ use std::{
 use arc_swap::ArcSwap;
 use bytes::Bytes;
 use futures::{FutureExt, future::BoxFuture};
-use governor::{DefaultDirectRateLimiter, clock::Clock};
+use governor::{DefaultDirectRateLimiter, Quota, RateLimiter, clock::Clock};
 use jsonschema::Validator;
 use plugbay_protocol::{Budget, Failure, Features, Outgoing, Retry};
 use serde::{Deserialize, Serialize};
@@ -41,7 +42,7 @@ use crate::{
     link::{Link, NotSent, Pending, Waiter},
     local::LocalTool,
     manifest::{names, schema_holds},
-    plan::{Approval, Approve, Effect, PluginPlan, ToolPlan},
+    plan::{Approval, Approve, Effect, Limits, PluginPlan, Timeouts, ToolPlan},
     reason::Private,
     status::{Condition, State, told},
     stderr::{LastWords, last_words},
@@ -63,16 +64,32 @@ pub(crate) struct Cell {
     pub(crate) condition: watch::Sender<Arc<Condition>>,
     pub(crate) orders: mpsc::UnboundedSender<Order>,
     pub(crate) house: House,
-    pub(crate) rate: Option<DefaultDirectRateLimiter>,
+    /// The bounds that hold now. The plan has those that held at first.
+    pub(crate) bounds: ArcSwap<Bounds>,
     pub(crate) tail: LastWords,
 }
 
-impl Cell {
-    /// Calls that may be running or waiting at once.
-    fn inside_max(&self) -> usize {
-        self.plan.limits.concurrency + self.plan.limits.queue
+/// What an operator can change while a plugin runs.
+pub(crate) struct Bounds {
+    pub(crate) limits: Limits,
+    pub(crate) timeouts: Timeouts,
+    rate: Option<DefaultDirectRateLimiter>,
+}
+
+impl Bounds {
+    pub(crate) fn new(limits: Limits, timeouts: Timeouts) -> Self {
+        let rate = limits.calls_per_minute.and_then(NonZeroU32::new);
+        let rate = rate.map(|rate| RateLimiter::direct(Quota::per_minute(rate)));
+        Self { limits, timeouts, rate }
     }
 
+    /// Calls that may be running or waiting at once.
+    fn inside_max(&self) -> usize {
+        self.limits.concurrency + self.limits.queue
+    }
+}
+
+impl Cell {
     pub(crate) fn last_words(&self) -> Private {
         last_words(&self.tail, LAST_WORDS_MAX)
     }
@@ -466,9 +483,10 @@ impl Registry {
                 run_local(local, call).await
             }
             Source::Plugin(cell) => {
+                let bounds = cell.bounds.load_full();
                 let full = || busy(cell, Refusal::Full);
-                let place = cell.house.enter(cell.inside_max()).ok_or_else(full)?;
-                let errand = Errand { entry, cell, call, began };
+                let place = cell.house.enter(bounds.inside_max()).ok_or_else(full)?;
+                let errand = Errand { entry, cell, bounds, call, began };
                 errand.run(place, seen).await
             }
         }
@@ -483,6 +501,7 @@ impl Registry {
     ) -> Result<(), CallError> {
         let cell = entry.owner();
         let condition = cell.map(|cell| Arc::clone(&cell.condition.borrow()));
+        let bounds = cell.map(|cell| cell.bounds.load());
         let snapshot = Snapshot {
             caller: &caller.name,
             allowed: caller.may_use(&entry.name),
@@ -491,12 +510,12 @@ impl Registry {
             can_ask: caller.trusted || self.0.approver.is_some(),
             wakes: condition.as_ref().is_none_or(|it| it.wakes()),
             inside: cell.map_or(0, |cell| cell.house.inside()),
-            inside_max: cell.map_or(usize::MAX, |cell| cell.inside_max()),
+            inside_max: bounds.as_ref().map_or(usize::MAX, |it| it.inside_max()),
             rate: None,
         };
         let problems = || problems(&entry.arguments, &call.args);
         // The rate is asked only once the rest is well: a refused call costs nothing of it.
-        let rate = cell.and_then(|cell| cell.rate.as_ref());
+        let rate = bounds.as_ref().and_then(|it| it.rate.as_ref());
         let allowed = gate::admit(snapshot, Vec::new).and_then(|()| {
             let wait = rate.and_then(|rate| {
                 let clock = governor::clock::DefaultClock::default();
@@ -581,7 +600,8 @@ fn inactive(cell: &Cell, condition: &Condition) -> CallError {
 }
 
 fn busy(cell: &Cell, refusal: Refusal) -> CallError {
-    let limits = &cell.plan.limits;
+    let bounds = cell.bounds.load();
+    let limits = &bounds.limits;
     let (why, after) = match refusal {
         Refusal::Rate(wait) => (
             format!("{} calls a minute are allowed", limits.calls_per_minute.unwrap_or_default()),
@@ -625,6 +645,8 @@ type Sent = (u64, Pending);
 struct Errand<'a> {
     entry: &'a Entry,
     cell: &'a Arc<Cell>,
+    /// Those that held when it began.
+    bounds: Arc<Bounds>,
     call: Call,
     began: Instant,
 }
@@ -632,7 +654,7 @@ struct Errand<'a> {
 impl Errand<'_> {
     /// Wakes the plugin if need be, waits for a slot, sends, and waits for the answer.
     async fn run(self, place: Place, seen: &mut Seen<'_>) -> Result<Output, CallError> {
-        let total = self.call.deadline.unwrap_or(self.cell.plan.timeouts.call);
+        let total = self.call.deadline.unwrap_or(self.bounds.timeouts.call);
         let until = self.began + total;
         let mut place = Some(place);
         let mut resends = 0;
@@ -667,7 +689,8 @@ impl Errand<'_> {
                 {
                     resends += 1;
                     let full = || busy(self.cell, Refusal::Full);
-                    place = Some(self.cell.house.enter(self.cell.inside_max()).ok_or_else(full)?);
+                    let max = self.bounds.inside_max();
+                    place = Some(self.cell.house.enter(max).ok_or_else(full)?);
                     // Its state is about to change; without this we would ask again at once.
                     tokio::time::sleep(Duration::from_millis(fault.after.unwrap_or(10))).await;
                 }
@@ -782,7 +805,7 @@ impl Errand<'_> {
     /// A plugin without `async` cannot report while it works, so for it silence is
     /// the whole call. \[R-TO-05\]
     fn budgets(&self, features: Features, left: Duration) -> (u64, Option<u64>) {
-        let idle = self.call.idle.unwrap_or(self.cell.plan.timeouts.call_idle);
+        let idle = self.call.idle.unwrap_or(self.bounds.timeouts.call_idle);
         let ms = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX).max(1);
         match (features.contains(Features::ASYNC), self.call.deadline) {
             (true, _) if idle < left => (ms(left), Some(ms(idle))),
@@ -794,7 +817,7 @@ impl Errand<'_> {
     /// Which budget was spent, and how large it was. What went out as the deadline to
     /// a plugin without `async` may have been the silence budget.
     fn spent(&self, budget: Budget, sent: Duration, total: Duration) -> (Budget, Duration) {
-        let idle = self.call.idle.unwrap_or(self.cell.plan.timeouts.call_idle);
+        let idle = self.call.idle.unwrap_or(self.bounds.timeouts.call_idle);
         match budget {
             Budget::Idle => (Budget::Idle, sent),
             Budget::Deadline if self.call.deadline.is_none() && sent == idle && idle < total => {
@@ -831,7 +854,7 @@ impl Errand<'_> {
 
     fn read(&self, body: &[u8]) -> Result<Output, CallError> {
         let bad = |why, too_large| CallError::BadResult { plugin: self.plugin(), why, too_large };
-        let max = self.cell.plan.limits.result_bytes;
+        let max = self.bounds.limits.result_bytes;
         if max < body.len() {
             return Err(bad(
                 format!("{} bytes, where at most {max} are allowed", body.len()),

@@ -6,7 +6,7 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use governor::{Quota, RateLimiter};
+use arc_swap::ArcSwap;
 use tokio::{
     sync::{broadcast, mpsc, oneshot, watch},
     task::JoinHandle,
@@ -20,9 +20,9 @@ use crate::{
     life::Life,
     local::LocalTool,
     manifest::{self, Invalid, Loaded, Problem, Report, names},
-    plan::{Level, Plan, PluginPlan, ToolPlan},
+    plan::{Level, Limits, Plan, PluginPlan, Timeouts, ToolPlan},
     reason::{Private, Reason},
-    registry::{Approver, Cell, NOT_GRANTED, Question, Refused, Registry},
+    registry::{Approver, Bounds, Cell, NOT_GRANTED, Question, Refused, Registry},
     status::{Condition, Off, PluginStatus, State, told},
     stderr::{StderrLine, Tail},
 };
@@ -219,7 +219,6 @@ fn cell(plan: PluginPlan, orders: mpsc::UnboundedSender<Order>, off: Option<Off>
         Some(Off::Disabled) => Reason::Disabled,
         Some(Off::Invalid(why)) => Reason::Invalid { why: why.clone() },
     });
-    let rate = plan.limits.calls_per_minute.and_then(std::num::NonZeroU32::new);
     Cell {
         name: plan.name.as_str().into(),
         condition: watch::Sender::new(Arc::new(Condition {
@@ -239,7 +238,7 @@ fn cell(plan: PluginPlan, orders: mpsc::UnboundedSender<Order>, off: Option<Off>
         })),
         orders,
         house: House::default(),
-        rate: rate.map(|rate| RateLimiter::direct(Quota::per_minute(rate))),
+        bounds: ArcSwap::from_pointee(Bounds::new(plan.limits.clone(), plan.timeouts.clone())),
         tail: Arc::new(Mutex::new(Tail::new(plan.limits.stderr_tail_bytes))),
         plan: Arc::new(plan),
     }
@@ -344,12 +343,31 @@ impl Supervisor {
         self.cell(name).map(|cell| status(cell))
     }
 
-    /// The rules that one plugin lives under.
+    /// The rules that one plugin lives under, with the limits and timeouts that hold now.
     ///
     /// # Errors
     /// There is none of that name.
-    pub fn plan(&self, name: &str) -> Result<Arc<PluginPlan>, NoSuchPlugin> {
-        self.cell(name).map(|cell| Arc::clone(&cell.plan))
+    pub fn plan(&self, name: &str) -> Result<PluginPlan, NoSuchPlugin> {
+        let cell = self.cell(name)?;
+        let bounds = cell.bounds.load();
+        let (limits, timeouts) = (bounds.limits.clone(), bounds.timeouts.clone());
+        Ok(PluginPlan { limits, timeouts, ..(*cell.plan).clone() })
+    }
+
+    /// Changes the limits and timeouts of one plugin until the supervisor ends. Those that
+    /// bound calls (queue, rate, result and the budgets of a call) hold from the next call
+    /// on, the others from the next process on.
+    ///
+    /// # Errors
+    /// There is none of that name.
+    pub fn set_bounds(
+        &self,
+        name: &str,
+        limits: Limits,
+        timeouts: Timeouts,
+    ) -> Result<(), NoSuchPlugin> {
+        self.cell(name)?.bounds.store(Arc::new(Bounds::new(limits, timeouts)));
+        Ok(())
     }
 
     fn cell(&self, name: &str) -> Result<&Arc<Cell>, NoSuchPlugin> {

@@ -3,7 +3,9 @@
 
 use std::time::Duration;
 
-use plugbay_supervisor::{Budget, Call, CallError, Caller, Ran, State};
+use plugbay_supervisor::{
+    Budget, Call, CallError, Caller, PluginPlan, Ran, State, manifest::adjust,
+};
 use serde_json::json;
 
 use crate::{
@@ -51,6 +53,46 @@ fn progress_resets_the_silence_and_never_the_total() {
         let call = Call::new("echo", json!({})).idle(ms(400)).deadline(ms(1500));
         let answer = stage.send(&Caller::trusted("test"), call).await;
         assert_eq!(brief(&answer), LATE);
+        stage.end().await;
+    });
+}
+
+#[test]
+fn bounds_can_be_changed_while_a_plugin_runs() {
+    alone(async |world| {
+        let stage = world.supervise([world.plugin("p", "good")]);
+        stage.up("p").await;
+        let plan = || stage.plan("p").expect("it is there");
+        let set = |change: &[(&str, &str)]| {
+            let change: Vec<(String, String)> =
+                change.iter().map(|(key, value)| ((*key).into(), (*value).into())).collect();
+            let PluginPlan { limits, timeouts, .. } = adjust(&plan(), &change).expect("sound");
+            stage.set_bounds("p", limits, timeouts).expect("it is there");
+        };
+        // This one says it once; `echo` gives it back as data too.
+        let echo = |size| stage.call("text", json!({ "text": "x".repeat(size) }));
+        // Those of calls hold from the next one on.
+        echo(10_000).await.expect("it is small enough");
+        set(&[("result", "2KiB")]);
+        assert_eq!(brief(&echo(10_000).await), "result too large, run, never again");
+        set(&[("result", "256KiB"), ("call", "200ms"), ("cancel", "100ms"), ("stop", "1s")]);
+        let answer = stage.call("sleep", json!({ "ms": 60_000 })).await;
+        assert_eq!(brief(&answer), "timed out idle, may have run, again if idempotent");
+        set(&[("call", "30s"), ("calls", "1/min")]);
+        echo(1).await.expect("the first of this minute");
+        assert!(brief(&echo(1).await).starts_with("busy"));
+        // Those of the connection hold for the next process.
+        set(&[("calls", "100000/min"), ("frame", "64KiB"), ("result", "64KiB")]);
+        echo(60_000).await.expect("a result of this size may still come");
+        stage.restart("p").expect("it is there");
+        holds("its second life", || stage.starts("p") == 2 && stage.state("p") == State::Active)
+            .await;
+        // The plugin itself knows that no frame holds it now.
+        let answer = echo(70_000).await;
+        assert!(matches!(answer, Err(CallError::Failed { .. })), "{answer:?}");
+        echo(1).await.expect("it is well");
+        let limits = plan().limits;
+        assert_eq!((limits.frame_bytes, limits.calls_per_minute), (64 << 10, Some(100_000)));
         stage.end().await;
     });
 }

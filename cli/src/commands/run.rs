@@ -6,7 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use plugbay_supervisor::{Caller, PluginStatus, State, Supervisor, plan::Idle};
+use plugbay_supervisor::{Caller, PluginStatus, State, Supervisor, manifest::bounds, plan::Idle};
 use serde_json::json;
 use tokio::{net::UnixListener, task::JoinSet};
 
@@ -44,14 +44,23 @@ pub(super) async fn run(args: &Run, screen: &Screen) -> Outcome {
     let unknown = undiscovered(&loaded.plan.plugins);
     let at_boot = loaded.plan.plugins.iter().filter(|it| it.idle.start_at_boot);
     let at_boot: Vec<String> = at_boot.map(|it| it.name.clone()).collect();
+    let first = loaded.plan.plugins.iter().map(|it| (it.name.clone(), bounds(it))).collect();
     let builder = Supervisor::builder().loaded(loaded);
     let mut follow = Follow::new(&builder);
     let for_journal = control.is_some().then(|| Follow::new(&builder));
     let supervisor = builder.start()?;
     // Held until the end, which takes the socket away and ends the connections.
-    let counter = control
-        .zip(for_journal)
-        .map(|(control, follow)| Counter::open(control, follow, &supervisor, &from, unknown));
+    let counter = control.zip(for_journal).map(|((place, listener), follow)| {
+        let service = Service {
+            supervisor: supervisor.clone(),
+            journal: Arc::new(Journal::new()),
+            hello: Hello::new(&from),
+            unknown,
+            first,
+            may: is_ours,
+        };
+        Counter::open(place, listener, follow, service)
+    });
     greet(&supervisor, &from, &at_boot, screen);
     if let (Some(counter), Volume::Loud) = (&counter, screen.volume) {
         let text = format!("other commands come to {}", counter.place.socket().display());
@@ -132,24 +141,9 @@ struct Counter {
 }
 
 impl Counter {
-    fn open(
-        (place, listener): (Place, UnixListener),
-        follow: Follow,
-        supervisor: &Supervisor,
-        from: &str,
-        unknown: Vec<String>,
-    ) -> Self {
-        let journal = Arc::new(Journal::new());
-        let hello = Hello::new(from);
-        let service = Service {
-            supervisor: supervisor.clone(),
-            journal: Arc::clone(&journal),
-            hello,
-            unknown,
-            may: is_ours,
-        };
+    fn open(place: Place, listener: UnixListener, follow: Follow, service: Service) -> Self {
+        let (journal, supervisor) = (Arc::clone(&service.journal), service.supervisor.clone());
         let mut answering = JoinSet::new();
-        let supervisor = supervisor.clone();
         answering.spawn(async move { journal.keep(follow, supervisor).await });
         answering.spawn(serve(listener, Arc::new(service)));
         Self { answering, place }

@@ -2,12 +2,15 @@
 //! request; whoever closes the connection gives up what was asked.
 
 use std::{
+    collections::HashMap,
     convert::Infallible,
     sync::Arc,
     time::{Duration, Instant, SystemTime},
 };
 
-use plugbay_supervisor::{Call, Caller, PluginStatus, Progress, Reason, State, Supervisor};
+use plugbay_supervisor::{
+    Call, Caller, PluginPlan, PluginStatus, Progress, Reason, State, Supervisor, manifest,
+};
 use serde_json::{Map, Value, json};
 use tokio::{
     io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader},
@@ -23,7 +26,7 @@ use tokio::{
 use super::{
     Journal,
     prospect::prospect,
-    wire::{Hello, Line, Look, REQUEST_MAX, Record, Request, What},
+    wire::{Bound, Hello, Line, Look, REQUEST_MAX, Record, Request, What},
 };
 use crate::{
     commands::{cause, discover, ear, learn, waits},
@@ -46,6 +49,8 @@ pub(crate) struct Service {
     pub(crate) hello: Hello,
     /// The plugins whose tools are only known once they run.
     pub(crate) unknown: Vec<String>,
+    /// The bounds that each plugin began with.
+    pub(crate) first: HashMap<String, Vec<manifest::Bound>>,
     /// Whether a user may connect, by its id.
     pub(crate) may: fn(u32) -> bool,
 }
@@ -170,6 +175,14 @@ impl Service {
                 self.supervisor.heeded(&plugin).await?;
                 self.one(&plugin)
             }
+            Request::Limits { plugin } => self.limits(&plugin),
+            Request::SetLimits { plugin, set } => {
+                self.can_be_ordered(&plugin)?;
+                let plan = manifest::adjust(&self.supervisor.plan(&plugin)?, &set)
+                    .map_err(|report| Trouble::of_report(&report))?;
+                self.supervisor.set_bounds(&plugin, plan.limits, plan.timeouts)?;
+                self.limits(&plugin)
+            }
             Request::Tools => self.tools().await,
             Request::Find { tool, deadline_ms } => {
                 let total = deadline_ms.map(Duration::from_millis);
@@ -228,6 +241,33 @@ impl Service {
             "words": words,
             "next": prospect(&status, &plan.restart, plan.idle.stop_after),
             "help": help,
+        }))
+    }
+
+    fn limits(&self, plugin: &str) -> Outcome<Value> {
+        let status = self.supervisor.plugin(plugin)?;
+        let now = manifest::bounds(&self.supervisor.plan(plugin)?);
+        let usual = manifest::bounds(&PluginPlan::new("", Vec::new(), "/"));
+        let first = self.first.get(plugin).unwrap_or(&usual);
+        let bound =
+            |((now, first), usual): ((manifest::Bound, &manifest::Bound), &manifest::Bound)| {
+                let (from, was) = match () {
+                    () if now.value != first.value => ("changed", Some(first.value.clone())),
+                    () if now.value != usual.value => ("manifest", None),
+                    () => ("default", None),
+                };
+                Bound {
+                    key: now.key.into(),
+                    value: now.value,
+                    from: from.into(),
+                    was,
+                    at_once: now.at_once,
+                }
+            };
+        let bounds: Vec<Bound> = now.into_iter().zip(first).zip(&usual).map(bound).collect();
+        Ok(json!({
+            "plugin": status.name, "bounds": bounds, "calls": status.calls,
+            "degraded": status.degraded,
         }))
     }
 
@@ -355,6 +395,7 @@ mod tests {
             journal: Arc::new(Journal::new()),
             hello: Hello::new("a test"),
             unknown: Vec::new(),
+            first: HashMap::new(),
             may,
         };
         let mut all = JoinSet::new();

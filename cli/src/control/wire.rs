@@ -34,6 +34,10 @@ pub(crate) enum Request {
     Stop { plugin: String },
     /// Lift a stop or a quarantine.
     Resume { plugin: String },
+    /// The limits and timeouts of one plugin.
+    Limits { plugin: String },
+    /// Change some of them: pairs of key and value.
+    SetLimits { plugin: String, set: Vec<(String, String)> },
     /// All tools.
     Tools,
     /// One tool.
@@ -115,6 +119,19 @@ impl Look {
         value["memory"] = memory.into();
         value
     }
+}
+
+/// One limit or budget of time, as it is shown.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub(crate) struct Bound {
+    pub(crate) key: String,
+    pub(crate) value: String,
+    /// `default`, `manifest` or `changed`.
+    pub(crate) from: String,
+    /// What it was before it was changed.
+    pub(crate) was: Option<String>,
+    /// Whether a change of it holds from the next call on, and not only from the next process.
+    pub(crate) at_once: bool,
 }
 
 /// A reason, as it is said.

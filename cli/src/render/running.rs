@@ -14,7 +14,7 @@ use super::{
 };
 use crate::{
     commands::waits::epoch_ms,
-    control::{End, Look, Record, What},
+    control::{Bound, End, Look, Record, What},
     source::Source,
 };
 
@@ -69,6 +69,21 @@ fn why(it: &Look, now: u64) -> String {
         }
         _ => format!("{}{code}", one_line(&it.reason.text)),
     }
+}
+
+/// All bounds of one plugin, a line each.
+pub(crate) fn limits(bounds: &[Bound], calls: usize) -> String {
+    let head = ["LIMIT", "SET", "FROM", "CHANGES HOLD", "NOW"].map(str::to_owned);
+    let row = |it: &Bound| {
+        let was = it.was.as_ref().map_or(String::new(), |was| format!(", was {}", one_line(was)));
+        let hold = if it.at_once { "from the next call" } else { "from the next process" };
+        // What is counted at this moment.
+        let now = if it.key == "concurrency" { calls.to_string() } else { "-".into() };
+        let from = format!("{}{was}", one_line(&it.from));
+        [one_line(&it.key), one_line(&it.value), from, hold.into(), now]
+    };
+    let rows: Vec<[String; 5]> = std::iter::once(head).chain(bounds.iter().map(row)).collect();
+    styled(&rows, |row, _| (row == 0).then_some(DIM))
 }
 
 /// What is known about one plugin.

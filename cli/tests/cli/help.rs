@@ -14,6 +14,9 @@ fn help() {
         "restart",
         "stop",
         "resume",
+        "limits",
+        "limits show",
+        "limits set",
         "call",
         "tools",
         "check",
@@ -24,7 +27,7 @@ fn help() {
         "man",
     ];
     for command in commands {
-        let words = [command, "--help"].into_iter().filter(|it| !it.is_empty());
+        let words = command.split_whitespace().chain(["--help"]);
         let ended = run(words).with(0, &[]);
         assert_eq!(ended.stderr, "");
         all.push_str(&format!("==== plugbay {command}\n{}\n", ended.stdout));

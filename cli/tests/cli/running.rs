@@ -194,6 +194,52 @@ fn a_plugin_is_stopped_resumed_and_restarted() {
 }
 
 #[test]
+fn limits_are_shown_and_changed_while_a_plugin_runs() {
+    let greet = Fixture::of(&greeter());
+    let limits = "[plugins.greet.limits]\nqueue = 4\nmemory = \"64MiB\"\n";
+    let place = Place::new(&format!("{}{limits}", plugin("greet", &greet.command)));
+    let daemon = place.daemon(&[]);
+    let show =
+        place.run(&["limits", "show", "greet"]).with(0, &["Unenforced limits.memory = 64MiB"]);
+    let row = |ended: &Ended, key: &str| -> String {
+        let row = ended.stdout.lines().find(|it| it.split_whitespace().next() == Some(key));
+        row.unwrap_or_else(|| panic!("{ended:?}")).split_whitespace().collect::<Vec<_>>().join(" ")
+    };
+    assert_eq!(row(&show, "queue"), "queue 4 manifest from the next call -");
+    assert_eq!(row(&show, "call"), "call 30s default from the next call -");
+    assert_eq!(row(&show, "frame"), "frame 1MiB default from the next process -");
+    place.run(&["call", "greet", "who=Ada"]).with(0, &[]).and_prints("hello, Ada\n");
+    let parts = [
+        "         Set result 256KiB -> 1KiB, from the next call on\n",
+        "         Set cancel 5s -> 1s, from its next process on\n",
+        "        Help `plugbay restart greet` gives it another process\n",
+    ];
+    place
+        .run(&["limits", "set", "greet", "result=1KiB", "cancel=1s"])
+        .with(0, &parts)
+        .and_prints("");
+    let long = format!("who={}", "x".repeat(2000));
+    place.run(&["call", "greet", &long]).with(1, &["error[PB0412]"]).and_prints("");
+    let show = place.run(&["limits", "show", "greet"]);
+    assert_eq!(row(&show, "result"), "result 1KiB changed, was 256KiB from the next call -");
+    let json = place.run(&["limits", "set", "greet", "queue=4", "--json"]).with(0, &[]).json();
+    let queue =
+        json!({"key": "queue", "value": "4", "from": "manifest", "was": null, "at_once": true});
+    assert_eq!(json["bounds"][3], queue);
+    place.run(&["limits", "set", "greet", "queue=4"]).with(0, &["Unchanged"]);
+
+    let set = |change: &str| place.run(&["limits", "set", "greet", change]);
+    set("queu=5").with(1, &["error[PB0102]: unknown key `queu`", "did you mean `queue`?"]);
+    set("call=45").with(1, &["error[PB0103]"]);
+    set("memory=1GiB").with(1, &["error[PB0701]", "queue, calls"]);
+    set("queue").with(2, &["expected KEY=VALUE", "queue=64"]);
+    place.run(&["limits", "set", "gret", "queue=5"]).with(4, &["the nearest name is \"greet\""]);
+    place.run(&["limits", "set", "greet"]).with(2, &["KEY=VALUE"]);
+    daemon.end(&place);
+    greet.is_gone();
+}
+
+#[test]
 fn calls_and_tools_use_the_plugbay_that_runs_the_same() {
     let greet = Fixture::of(&greeter());
     let place = Place::new(&plugin("greet", &greet.command));

@@ -393,7 +393,10 @@ fn names_at(author: &Author) -> Vec<(String, Span, Source)> {
 }
 
 /// Parses, hides what must not be quoted, and checks the version.
-fn open<'t>(source: &mut Source, text: &'t str) -> Result<Spanned<DeTable<'t>>, Vec<Problem>> {
+pub(crate) fn open<'t>(
+    source: &mut Source,
+    text: &'t str,
+) -> Result<Spanned<DeTable<'t>>, Vec<Problem>> {
     let parsed = shape::parse(source, text);
     let faults = parsed.as_ref().err().map_or(&[][..], Vec::as_slice);
     let hidden = match &parsed {
@@ -426,7 +429,7 @@ fn author(
     author.filter(|_| !is_fatal)
 }
 
-fn as_node(table: Spanned<DeTable<'_>>) -> Node<'_> {
+pub(crate) fn as_node(table: Spanned<DeTable<'_>>) -> Node<'_> {
     Spanned::new(table.span(), DeValue::Table(table.into_inner()))
 }
 

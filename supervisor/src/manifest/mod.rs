@@ -16,6 +16,7 @@
 //! codes, explain, report, schema      what people and editors see
 //! ```
 
+mod adjust;
 mod author;
 mod codes;
 mod degrade;
@@ -41,6 +42,7 @@ use std::path::Path;
 
 pub(crate) use self::units::bytes_in_words;
 pub use self::{
+    adjust::{Bound, adjust, bounds},
     codes::Code,
     report::{Place, Problem, Report, Severity, Suggestion},
     resolve::{ENV_ALWAYS, Surroundings},

@@ -1,0 +1,182 @@
+//! A change of limits while a plugin runs, under the rules of a manifest.
+
+use serde::Serialize;
+
+use super::{
+    codes::Code,
+    host::HostFile,
+    load::{as_node, open},
+    read::{Read, Reader},
+    report::{Notes, Problem, Report},
+    settings::{self, Layer, Layers},
+    source::Source,
+    units::{bytes_in_words, in_words},
+};
+use crate::plan::PluginPlan;
+
+/// What the change is called where something is wrong with it.
+const NAME: &str = "the change";
+/// The keys of `[limits]` that hold for calls and connections.
+const LIMITS: [&str; 6] = ["frame", "result", "concurrency", "queue", "calls", "stderr"];
+/// The keys of `[timeouts]`.
+const TIMEOUTS: [&str; 7] = ["start", "activate", "call", "call_max", "cancel", "drain", "stop"];
+/// Those of `[limits]` that nothing holds a plugin to yet.
+const UNENFORCED: [&str; 5] = ["memory", "cpu", "processes", "open_files", "overflow"];
+
+/// The plan with other limits and timeouts: pairs of a manifest's key and value, such as
+/// `queue` and `64` or `call` and `45s`.
+///
+/// # Errors
+/// All that is wrong with them, as with a manifest.
+pub fn adjust(plan: &PluginPlan, changes: &[(String, String)]) -> Result<PluginPlan, Report> {
+    let mut tables = [String::new(), String::new()];
+    for (key, value) in changes {
+        // A key that is neither is told so, with the nearest name, by the reader.
+        let table = &mut tables[usize::from(TIMEOUTS.contains(&key.as_str()))];
+        let value = match value.parse::<i64>() {
+            Ok(number) => number.to_string(),
+            Err(_) => toml::Value::String(value.clone()).to_string(),
+        };
+        let key = toml::Value::String(key.clone());
+        table.push_str(&format!("{key} = {value}\n"));
+    }
+    let [limits, timeouts] = tables;
+    let text = format!("manifest = 1\n[defaults.limits]\n{limits}[defaults.timeouts]\n{timeouts}");
+    let mut source = Source::new(NAME, &text);
+    let mut report = Report::default();
+    let mut adjusted = plan.clone();
+    match open(&mut source, &text) {
+        Err(problems) => problems.into_iter().for_each(|it| report.add(it)),
+        Ok(table) => {
+            let mut reader = Reader::new(&source);
+            let file = HostFile::read(&as_node(table), &mut reader);
+            let mut notes = Notes::default();
+            if let Some(file) = &file {
+                let layer = Layer::defaults(file.defaults.as_ref());
+                let layers = Layers { upper: layer, lower: Layer::default() };
+                settings::check(layer, &source, &mut notes);
+                settings::check_pairs(layers, false, &source, &mut notes);
+                settings::apply(layers, &mut adjusted);
+            }
+            reader.problems.into_iter().chain(notes.problems).for_each(|it| report.add(it));
+        }
+    }
+    for (key, _) in changes.iter().filter(|(key, _)| UNENFORCED.contains(&key.as_str())) {
+        let message = format!("`{key}` is not enforced here, so that changing it changes nothing");
+        let known = [&LIMITS[..], &TIMEOUTS].concat().join(", ");
+        report.add(
+            Problem::error(Code::PB0701, message).help(format!("these can be changed: {known}")),
+        );
+    }
+    let (result, frame) = (adjusted.limits.result_bytes as u64, adjusted.limits.frame_bytes.into());
+    if frame < result {
+        let [result, frame] = [result, frame].map(bytes_in_words);
+        let message = format!("`result` would be {result}, and `frame` is only {frame}");
+        report.add(
+            Problem::error(Code::PB0112, message)
+                .help("a result comes in one frame, so it is never larger than a frame"),
+        );
+    }
+    report.sources.push(source);
+    if report.has_errors() { Err(report) } else { Ok(adjusted) }
+}
+
+/// One limit or budget of time, in the words of a manifest.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Bound {
+    /// The key, such as `call_max`.
+    pub key: &'static str,
+    /// The value, such as `10m`; `-` where there is no bound.
+    pub value: String,
+    /// Whether a change holds from the next call on, and not only from the next process on.
+    pub at_once: bool,
+}
+
+/// All that [`adjust`] can change, as they are in a plan.
+pub fn bounds(plan: &PluginPlan) -> Vec<Bound> {
+    let (limits, times) = (&plan.limits, &plan.timeouts);
+    let bytes = |n: usize| bytes_in_words(n as u64);
+    let rate = limits.calls_per_minute.map_or("-".into(), |it| format!("{it}/min"));
+    let stop = times.exit_grace + times.eof_grace + times.term_grace;
+    let all = [
+        ("frame", bytes(limits.frame_bytes as usize), false),
+        ("result", bytes(limits.result_bytes), true),
+        ("concurrency", limits.concurrency.to_string(), false),
+        ("queue", limits.queue.to_string(), true),
+        ("calls", rate, true),
+        ("stderr", format!("{}/s", bytes_in_words(limits.stderr_bytes_per_second)), false),
+        ("start", in_words(times.hello), false),
+        ("activate", in_words(times.activate), false),
+        ("call", in_words(times.call_idle), true),
+        ("call_max", in_words(times.call), true),
+        ("cancel", in_words(times.cancel_grace), false),
+        ("drain", in_words(times.drain), false),
+        ("stop", in_words(stop), false),
+    ];
+    all.into_iter().map(|(key, value, at_once)| Bound { key, value, at_once }).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    fn change(pairs: &[(&str, &str)]) -> Result<PluginPlan, String> {
+        let plan = PluginPlan::new("p", vec!["/bin/true".into()], "/");
+        let pairs: Vec<(String, String)> =
+            pairs.iter().map(|(key, value)| ((*key).into(), (*value).into())).collect();
+        adjust(&plan, &pairs).map_err(|it| it.render(false))
+    }
+
+    #[test]
+    fn what_is_changed_is_changed_and_nothing_else() {
+        let seconds = Duration::from_secs;
+        let plan = change(&[("queue", "64"), ("calls", "120/min"), ("call", "45s")]).unwrap();
+        let before = change(&[]).unwrap();
+        assert_eq!((plan.limits.queue, plan.limits.calls_per_minute), (64, Some(120)));
+        assert_eq!((plan.timeouts.call_idle, plan.timeouts.call), (seconds(45), seconds(600)));
+        assert_eq!(plan.limits.concurrency, before.limits.concurrency);
+        assert_eq!(plan.timeouts.hello, before.timeouts.hello);
+        let all: Vec<(&str, &str)> = [("frame", "2MiB"), ("result", "2MiB"), ("concurrency", "2")]
+            .into_iter()
+            .chain([("stderr", "1KiB/s"), ("stop", "16s"), ("call_max", "1m")])
+            .collect();
+        let plan = change(&all).unwrap();
+        assert_eq!((plan.limits.frame_bytes, plan.limits.result_bytes), (2 << 20, 2 << 20));
+        assert_eq!(plan.timeouts.exit_grace, seconds(10));
+        assert_eq!((plan.timeouts.call_idle, plan.timeouts.call), (seconds(30), seconds(60)));
+    }
+
+    /// Whatever is shown can be written, and means the same.
+    #[test]
+    fn every_bound_can_be_set_to_what_it_is() {
+        let plan = change(&[("calls", "120/min"), ("stop", "16s"), ("call", "45s")]).unwrap();
+        let all = bounds(&plan);
+        let keys: Vec<&str> = all.iter().map(|it| it.key).collect();
+        assert_eq!(keys, [&LIMITS[..], &TIMEOUTS].concat());
+        for bound in &all {
+            let again = adjust(&plan, &[(bound.key.into(), bound.value.clone())]).unwrap();
+            assert_eq!(bounds(&again), all, "{bound:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_wrong_is_told_as_in_a_manifest() {
+        for (pairs, expected) in [
+            (&[("queu", "1")][..], "did you mean `queue`?"),
+            (&[("queue", "99999")], "at most 65535"),
+            (&[("queue", "many")], "error[PB0104]"),
+            (&[("call", "45")], "error[PB0103]"),
+            (&[("call", "10s"), ("call_max", "5s")], "`call_max` is only 5s"),
+            (&[("result", "4MiB")], "`frame` is only 1MiB"),
+            (&[("memory", "1GiB")], "`memory` is not enforced here"),
+            (&[("queue", "1"), ("queue", "2")], "error[PB01"),
+            (&[("a\nb = 1", "1")], "error[PB0101]"),
+            (&[("call", "\"]\n[x")], "error[PB0103]"),
+        ] {
+            let report = change(pairs).unwrap_err();
+            assert!(report.contains(expected), "{pairs:?}: no {expected:?} in {report}");
+        }
+    }
+}
