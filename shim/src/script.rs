@@ -67,8 +67,22 @@ impl Script {
 
     /// [`Op::Write`].
     pub fn write(&mut self, path: &str, content: &str) {
-        let what = format!("write {path}");
-        self.add(Op::Write, what, &[Text(path), Bytes(content.as_bytes())]);
+        self.write_if(false, path, content);
+    }
+
+    /// The same, where a kernel may not have the file.
+    pub fn write_if_there(&mut self, path: &str, content: &str) {
+        self.write_if(true, path, content);
+    }
+
+    fn write_if(&mut self, may_be_missing: bool, path: &str, content: &str) {
+        let operands = [Word(may_be_missing.into()), Text(path), Bytes(content.as_bytes())];
+        self.add(Op::Write, format!("write {path}"), &operands);
+    }
+
+    /// [`Op::Remove`].
+    pub fn remove(&mut self, folder: &str) {
+        self.add(Op::Remove, format!("remove {folder}"), &[Text(folder)]);
     }
 
     /// [`Op::Init`].

@@ -42,7 +42,7 @@ numbers! {
         Cgroup = 3,
         /// New namespaces: \[w: flags of unshare\].
         Unshare = 4,
-        /// Writes an existing file: \[t: path, b: content\].
+        /// Writes an existing file: \[w: 1 if it may be missing, t: path, b: content\].
         Write = 5,
         /// Becomes two: this one waits, and the child goes on as process 1 of the new
         /// PID namespace. \[\]
@@ -94,6 +94,8 @@ numbers! {
         /// A folder to remove when all is over and the supervisor is gone, which would
         /// have done it: \[t: the folder\].
         Sweep = 27,
+        /// Removes an empty folder: \[t: the folder\].
+        Remove = 28,
     }
 }
 

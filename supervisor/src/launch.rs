@@ -324,15 +324,16 @@ impl Drop for Process {
         if self.leader.is_none() {
             return;
         }
-        self.kill();
-        // Bounded, because the kernel may hold a process it cannot end.
-        for _ in 0..50 {
-            if !matches!(self.peek(), Ok(false)) {
-                self.reap();
-                return;
+        for end in [Self::kill, Self::kill_helper] {
+            end(self);
+            // Bounded, because the kernel may hold a process it cannot end.
+            for _ in 0..50 {
+                if !matches!(self.peek(), Ok(false)) {
+                    self.reap();
+                    return;
+                }
+                std::thread::sleep(std::time::Duration::from_millis(2));
             }
-            std::thread::sleep(std::time::Duration::from_millis(2));
         }
-        self.kill_helper();
     }
 }

@@ -11,6 +11,7 @@ mod facts;
 mod floods;
 mod gate;
 mod isolation;
+mod isolation_kill;
 mod ladder;
 mod languages;
 mod leftovers;

@@ -21,6 +21,8 @@ pub(crate) struct Watch {
     /// The guard outside of the PID namespace, for the one inside.
     outer: Option<PidFd>,
     null: Option<Fd>,
+    /// Another one of us cleans up.
+    is_child: bool,
     sweeps: [Option<Text>; SWEEPS_MAX],
 }
 
@@ -48,6 +50,14 @@ impl Watch {
         Ok(())
     }
 
+    /// The end of a process that has become nothing.
+    pub(crate) fn end(&self, code: i32) -> ! {
+        if !self.is_child {
+            self.sweep();
+        }
+        sys::exit(code)
+    }
+
     /// Forks. The parent waits outside for the end of the child, which goes on as
     /// process 1 of a new PID namespace.
     pub(crate) fn become_two(&mut self) -> Result<()> {
@@ -55,6 +65,7 @@ impl Watch {
         match sys::fork()? {
             0 => {
                 self.outer = Some(outer);
+                self.is_child = true;
                 // The parent may be dead by now, which only its descriptor tells.
                 sys::signal_on_death_of_parent(sys::SIGKILL)?;
                 sys::hide()
@@ -128,6 +139,7 @@ pub(crate) fn become_plugin(watch: &mut Watch) -> Result<()> {
     }
     match sys::fork()? {
         0 => {
+            watch.is_child = true;
             sys::signal_on_death_of_parent(sys::SIGKILL)?;
             if sys::getppid() != keeper {
                 sys::exit(0);

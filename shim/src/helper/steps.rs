@@ -5,7 +5,7 @@ use core::ffi::c_char;
 use super::{
     guard::{self, Watch},
     script::{Operands, Script, Text},
-    sys::{self, EEXIST, EINVAL, EOVERFLOW, Errno, Fd, Open, Result},
+    sys::{self, EEXIST, EINVAL, ENOENT, EOVERFLOW, Errno, Fd, Open, Result},
     wire::{self, Kind, Op, Record},
 };
 
@@ -42,13 +42,13 @@ pub(crate) fn run(mut script: Script, program: Program) -> ! {
         ruleset: None,
     };
     if let Err(errno) = begin() {
-        fail(0, errno);
+        state.fail(0, errno);
     }
     let mut step = 0;
     loop {
         let next = script.next().and_then(|(op, operands)| state.step(op, operands));
         if let Err(errno) = next {
-            fail(step, errno);
+            state.fail(step, errno);
         }
         step += 1;
     }
@@ -67,12 +67,12 @@ pub(crate) fn say(kind: Kind, record: Record) {
     sys::send(Fd(wire::CONTROL), &record.to_bytes()).ok();
 }
 
-fn fail(step: u32, errno: Errno) -> ! {
-    say(Kind::SetupFailed, Record { a: step, b: errno.0, ..Record::default() });
-    sys::exit(1)
-}
-
 impl State {
+    fn fail(&self, step: u32, errno: Errno) -> ! {
+        say(Kind::SetupFailed, Record { a: step, b: errno.0, ..Record::default() });
+        self.watch.end(1)
+    }
+
     fn step(&mut self, op: Op, mut with: Operands) -> Result<()> {
         match op {
             Op::Session => sys::setsid(),
@@ -81,12 +81,17 @@ impl State {
             Op::Sweep => self.watch.sweep_later(with.text()?),
             Op::Unshare => sys::unshare(with.word()?),
             Op::Write => {
+                let may_be_missing = with.word()? != 0;
                 let (path, content) = (with.text()?, with.bytes()?);
-                let file = sys::open(path, Open::Write)?;
+                let file = match sys::open(path, Open::Write) {
+                    Err(ENOENT) if may_be_missing => return Ok(()),
+                    file => file?,
+                };
                 let written = sys::write(file, content);
                 sys::close(file);
                 written
             }
+            Op::Remove => sys::remove_folder(with.text()?),
             Op::Init => self.watch.become_two(),
             Op::Mount => {
                 let flags = with.word()?;
@@ -137,7 +142,7 @@ impl State {
             Op::Filter => sys::filter(with.bytes()?),
             Op::Directory => sys::change_directory(with.text()?),
             Op::Exec => self.exec(with.text()?),
-            Op::Done => sys::exit(0),
+            Op::Done => self.watch.end(0),
             Op::AskLandlock => {
                 let version = sys::landlock_version()?;
                 say(Kind::Answer, Record { a: version, ..Record::default() });

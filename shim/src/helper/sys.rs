@@ -13,6 +13,7 @@ use core::{
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Errno(pub(crate) u32);
 
+pub(crate) const ENOENT: Errno = Errno(2);
 pub(crate) const ESRCH: Errno = Errno(3);
 pub(crate) const EINTR: Errno = Errno(4);
 pub(crate) const ECHILD: Errno = Errno(10);

@@ -78,19 +78,20 @@ impl Machine {
             landlock: probe.landlock(),
             network: namespaces(network),
             calls: probe.calls(),
-            cgroups: cgroup::probe(),
+            cgroups: cgroup::probe(&probe),
         }
     }
 }
 
-struct Probe {
+/// The helper, as somebody who tries things.
+pub(super) struct Probe {
     helper: Helper,
     user: bool,
 }
 
 impl Probe {
     /// What the helper says of a script; an error is its first that failed.
-    fn run(&self, write: impl FnOnce(&mut Script)) -> Result<Evidence, (String, Errno)> {
+    pub(super) fn run(&self, write: impl FnOnce(&mut Script)) -> Result<Evidence, (String, Errno)> {
         let mut script = Script::default();
         script.lifeline(std::process::id());
         write(&mut script);

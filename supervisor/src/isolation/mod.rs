@@ -18,10 +18,9 @@ pub use machine::{Ability, Lack, Machine};
 
 pub(crate) use walls::{Walls, degraded};
 
-use cgroup::Cage;
 use helper::Helper;
 
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use crate::{plan::PluginPlan, reason::Reason};
 
@@ -29,12 +28,11 @@ use crate::{plan::PluginPlan, reason::Reason};
 #[derive(Debug)]
 pub(crate) struct Enclosure {
     helper: Arc<Helper>,
-    cage: OnceLock<Arc<Cage>>,
 }
 
 impl Enclosure {
     pub(crate) fn new(helper: Arc<Helper>) -> Self {
-        Self { helper, cage: OnceLock::new() }
+        Self { helper }
     }
 
     pub(crate) fn helper(&self) -> &Helper {
@@ -46,8 +44,6 @@ impl Enclosure {
     /// # Errors
     /// Why they cannot stand.
     pub(crate) fn walls(&self, plan: &PluginPlan) -> Result<Walls, Reason> {
-        let machine = Machine::here();
-        let cage = || Arc::new(machine.cgroups.cage(&plan.name, &plan.limits));
-        Walls::new(plan, machine, self.cage.get_or_init(cage))
+        Walls::new(plan, Machine::here())
     }
 }

@@ -1,14 +1,14 @@
 //! The walls around one plugin: which of them its plan asks for, whether this machine
 //! has them, and how they are built.
 
-use std::{io, os::unix::process::ExitStatusExt, path::Path, process::ExitStatus, sync::Arc};
+use std::{io, os::unix::process::ExitStatusExt, path::Path, process::ExitStatus};
 
 use nix::{errno::Errno, libc};
 use plugbay_shim::Script;
 
 use super::{
     Lack, Machine,
-    cgroup::{Cage, Counters},
+    cgroup::Cage,
     filter,
     helper::Evidence,
     landlock,
@@ -135,24 +135,18 @@ pub(crate) struct Walls {
     /// What its program is called, for what is said of it.
     program: String,
     env: Vec<(&'static str, String)>,
-    cage: Arc<Cage>,
-    before: Counters,
+    cage: Cage,
     /// Its bounds, in bytes.
     memory: Option<u64>,
     file_size: Option<u64>,
 }
 
 impl Walls {
-    /// Looks at the files that are to be shown, prepares the cgroups, and writes the
-    /// script.
+    /// Looks at the files that are to be shown, and writes the script.
     ///
     /// # Errors
     /// [`Reason::NotIsolated`], or [`Reason::SetupFailed`] with what the system said.
-    pub(crate) fn new(
-        plan: &PluginPlan,
-        machine: &Machine,
-        cage: &Arc<Cage>,
-    ) -> Result<Self, Reason> {
+    pub(crate) fn new(plan: &PluginPlan, machine: &Machine) -> Result<Self, Reason> {
         degraded(plan, machine)?;
         let (used, _) = choose(plan, machine);
         let program = plan.command.first().cloned().unwrap_or_default();
@@ -164,15 +158,14 @@ impl Walls {
         });
         let shown =
             shown.map_err(|(path, error)| failed(&format!("show {}", path.display()), &error))?;
-        cage.make(&plan.limits).map_err(|error| failed("bound its resources", &error))?;
+        let cage = machine.cgroups.cage(&plan.name, &plan.limits);
         Ok(Self {
-            script: script(plan, used, &shown, cage),
+            script: script(plan, used, &shown, &cage),
             program,
             env: env(plan),
-            before: cage.counters(),
             memory: plan.limits.memory_bytes,
             file_size: plan.limits.file_bytes,
-            cage: Arc::clone(cage),
+            cage,
         })
     }
 
@@ -197,7 +190,7 @@ impl Walls {
             return Exit::Ended(Reason::HelperLost);
         };
         let exit = Exit::of(ExitStatus::from_raw(main.status));
-        let counted = self.cage.counters().since(self.before);
+        let counted = self.cage.counters();
         match exit {
             Exit::Signal { signal: libc::SIGKILL, .. } if 0 < counted.killed => {
                 Exit::Ended(Reason::OutOfMemory { limit: self.memory })
@@ -237,12 +230,7 @@ fn script(plan: &PluginPlan, used: Used, shown: &[Shown], cage: &Cage) -> Script
     let mut script = Script::default();
     script.lifeline(std::process::id());
     script.session();
-    for folder in cage.folders() {
-        script.cgroup(&folder.to_string_lossy());
-    }
-    for folder in cage.leftovers() {
-        script.sweep(&folder.to_string_lossy());
-    }
+    cage.write(limits, &mut script);
     used.namespaces.write(&mut script);
     if used.namespaces.files {
         view::write(shown, limits.memory_bytes.unwrap_or(MEMORY_FOLDER), &mut script);
