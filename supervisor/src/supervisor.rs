@@ -404,6 +404,8 @@ impl Supervisor {
                     true => {
                         told(&mut condition, now.starts).await.map(|it| it.reason_of_end.clone())
                     }
+                    // Whichever state it led to, this is what was waited for.
+                    false if before < now.ended => Some(Arc::clone(&now.reason_of_end)),
                     false => None,
                 };
                 let reason = reason.unwrap_or_else(|| Arc::clone(&now.reason));

@@ -26,17 +26,29 @@ const WORDS_MAX: usize = 12;
 /// How far a reader may lag behind before it misses something.
 const BEHIND_MAX: usize = 1024;
 
+/// Whose a record is that is about no plugin in particular.
+const NOBODY: &str = "-";
+
 /// The memory of one daemon.
 #[derive(Debug)]
 pub(crate) struct Journal {
-    plugins: Mutex<HashMap<String, Kept>>,
+    pages: Mutex<Pages>,
     stream: broadcast::Sender<Record>,
+}
+
+#[derive(Debug, Default)]
+struct Pages {
+    plugins: HashMap<String, Kept>,
+    /// How many records there have been, which is their order.
+    count: u64,
+    /// When the last one was.
+    last_ms: u64,
 }
 
 /// What is kept of one plugin.
 #[derive(Debug, Default)]
 struct Kept {
-    records: VecDeque<Record>,
+    records: VecDeque<(u64, Record)>,
     bytes: usize,
     ends: VecDeque<End>,
     /// The last lines of the process that runs.
@@ -47,11 +59,11 @@ struct Kept {
 
 impl Journal {
     pub(crate) fn new() -> Self {
-        Self { plugins: Mutex::default(), stream: broadcast::Sender::new(BEHIND_MAX) }
+        Self { pages: Mutex::default(), stream: broadcast::Sender::new(BEHIND_MAX) }
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<String, Kept>> {
-        self.plugins.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, Pages> {
+        self.pages.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Writes down what happens, for as long as the supervisor lives.
@@ -63,7 +75,7 @@ impl Journal {
                         self.add(&line.plugin, SystemTime::now(), What::Stderr(line.line.0));
                     }
                     News::Event(event) => self.event(&event, &supervisor),
-                    News::LinesMissed(_) => {}
+                    News::LinesMissed(n) => self.add(NOBODY, SystemTime::now(), What::Missed(n)),
                 }
                 Ok::<(), Infallible>(())
             })
@@ -74,18 +86,18 @@ impl Journal {
         match &event.fact {
             Fact::CallEnded { tool, .. } => {
                 if let Some(plugin) = supervisor.registry().tool(tool).and_then(|it| it.plugin) {
-                    self.lock().entry(plugin).or_default().calls += 1;
+                    self.lock().plugins.entry(plugin).or_default().calls += 1;
                 }
             }
             Fact::Spawned { plugin, .. } => {
-                let mut plugins = self.lock();
-                let kept = plugins.entry(plugin.to_string()).or_default();
+                let mut pages = self.lock();
+                let kept = pages.plugins.entry(plugin.to_string()).or_default();
                 kept.started = Some(event.at);
                 kept.words.clear();
             }
             Fact::Exited { plugin, pid, reason, rung } => {
-                let mut plugins = self.lock();
-                let kept = plugins.entry(plugin.to_string()).or_default();
+                let mut pages = self.lock();
+                let kept = pages.plugins.entry(plugin.to_string()).or_default();
                 let lived = kept.started.and_then(|it| event.at.duration_since(it).ok());
                 let end = End {
                     at_ms: ms(event.at),
@@ -102,6 +114,7 @@ impl Journal {
                     kept.ends.pop_front();
                 }
             }
+            Fact::Missed { count } => self.add(NOBODY, event.at, What::Missed(*count)),
             _ => {}
         }
         let Some(plugin) = event.fact.plugin() else { return };
@@ -114,9 +127,14 @@ impl Journal {
     }
 
     fn add(&self, plugin: &str, at: SystemTime, what: What) {
-        let record = Record { at_ms: ms(at), plugin: plugin.to_owned(), what };
-        let mut plugins = self.lock();
-        let kept = plugins.entry(plugin.to_owned()).or_default();
+        let mut pages = self.lock();
+        // A line is heard a little after it was written and an event is not; what came first
+        // stays first.
+        pages.last_ms = pages.last_ms.max(ms(at));
+        pages.count += 1;
+        let (count, at_ms) = (pages.count, pages.last_ms);
+        let record = Record { at_ms, plugin: plugin.to_owned(), what };
+        let kept = pages.plugins.entry(plugin.to_owned()).or_default();
         if let What::Stderr(line) = &record.what {
             kept.words.push_back(line.clone());
             if WORDS_MAX < kept.words.len() {
@@ -124,9 +142,9 @@ impl Journal {
             }
         }
         kept.bytes += size(&record);
-        kept.records.push_back(record.clone());
+        kept.records.push_back((count, record.clone()));
         while KEPT_MAX < kept.bytes {
-            let Some(oldest) = kept.records.pop_front() else { break };
+            let Some((_, oldest)) = kept.records.pop_front() else { break };
             kept.bytes -= size(&oldest);
         }
         // Under the lock, so that whoever subscribes gets each record once. Fails only if
@@ -140,26 +158,25 @@ impl Journal {
         plugin: Option<&str>,
         lines: Option<usize>,
     ) -> (Vec<Record>, broadcast::Receiver<Record>) {
-        let plugins = self.lock();
-        let wanted = plugins.iter().filter(|(name, _)| plugin.is_none_or(|it| it == *name));
-        let mut all: Vec<Record> =
-            wanted.flat_map(|(_, kept)| kept.records.iter().cloned()).collect();
-        // Stable, so that what happened in one millisecond keeps its order.
-        all.sort_by_key(|it| it.at_ms);
+        let pages = self.lock();
+        let wanted = pages.plugins.iter().filter(|(name, _)| plugin.is_none_or(|it| it == *name));
+        let mut all: Vec<&(u64, Record)> = wanted.flat_map(|(_, kept)| &kept.records).collect();
+        all.sort_by_key(|(count, _)| *count);
         let skip = lines.map_or(0, |lines| all.len().saturating_sub(lines));
-        (all.split_off(skip), self.stream.subscribe())
+        let newest = all[skip..].iter().map(|(_, record)| record.clone());
+        (newest.collect(), self.stream.subscribe())
     }
 
     /// The ends of one plugin, the newest last, and the last words of the process that runs.
     pub(crate) fn ends(&self, plugin: &str) -> (Vec<End>, Vec<String>) {
-        let plugins = self.lock();
-        let Some(kept) = plugins.get(plugin) else { return Default::default() };
+        let pages = self.lock();
+        let Some(kept) = pages.plugins.get(plugin) else { return Default::default() };
         (kept.ends.iter().cloned().collect(), kept.words.iter().cloned().collect())
     }
 
     /// How many calls of one plugin have ended.
     pub(crate) fn calls(&self, plugin: &str) -> u64 {
-        self.lock().get(plugin).map_or(0, |kept| kept.calls)
+        self.lock().plugins.get(plugin).map_or(0, |kept| kept.calls)
     }
 }
 
@@ -205,7 +222,11 @@ mod tests {
         let loud = texts(&journal, Some("loud"), None);
         assert_eq!(loud.last().unwrap(), "line 099999");
         assert!(loud.len() < KEPT_MAX / 64, "{}", loud.len());
-        assert_eq!(texts(&journal, None, Some(2)), ["line 099999", "two"], "by time");
+        assert_eq!(texts(&journal, None, Some(2)), ["line 099999", "two"]);
+        // The clock was put back, or a line was heard late: the order stays.
+        journal.add("quiet", at(1), What::Stderr("three".into()));
+        let (records, _) = journal.read(None, Some(2));
+        assert_eq!(records.iter().map(|it| it.at_ms).collect::<Vec<_>>(), [3, 3]);
         assert_eq!(texts(&journal, Some("nobody"), None), [""; 0]);
     }
 

@@ -137,6 +137,10 @@ fn shells_and_manuals_know_every_command() {
 
 #[test]
 fn no_command_says_where_to_begin() {
-    let ended = run::<&str>([]).with(0, &[]);
+    // Where nothing runs, unlike beside the other tests.
+    let nowhere = tempfile::tempdir().unwrap();
+    let mut command = plugbay::<&str>([]);
+    command.env("XDG_RUNTIME_DIR", nowhere.path());
+    let ended = end(start(command)).with(0, &[]);
     assert!(ended.stdout.contains("plugbay new") && ended.stdout.contains("plugbay --help"));
 }

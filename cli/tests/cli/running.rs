@@ -110,10 +110,7 @@ fn what_runs_is_shown_and_why_and_what_it_said() {
     let greets = place.plugin("greet");
     assert_eq!((&greets["state"], &greets["starts"]), (&json!("active"), &json!(1)));
     assert!(1 << 20 < greets["memory"].as_u64().unwrap(), "{greets}");
-    let parts = [
-        "error[PB0509]: bad is quarantined after 1 death within 60s; the last time it exited",
-        "| WEATHER_KEY is not set",
-    ];
+    let parts = ["error[PB0507]: bad exited with status 3", "| WEATHER_KEY is not set"];
     place.run(&["restart", "bad"]).with(1, &parts);
 
     let why = place.run(&["why", "bad"]).with(0, &[]).stdout;
@@ -372,9 +369,52 @@ fn a_plugbay_that_stays_waits_for_somebody_to_resume() {
     let greet = Fixture::of(&greeter());
     let place = Place::new(&two(&greet).replace(&plugin("greet", &greet.command), ""));
     let daemon = place.daemon(&["--start", "--stay"]);
-    place.run(&["restart", "bad"]).with(1, &["error[PB0509]"]);
-    assert_eq!(place.plugin("bad")["state"], "quarantined");
+    // However far its first process is.
+    place.run(&["restart", "bad"]).with(1, &["error[PB0507]"]);
+    while place.plugin("bad")["state"] != "quarantined" {}
     place.run(&["resume", "bad"]).with(0, &["Resumed bad is dormant"]);
+    daemon.end(&place);
+}
+
+#[test]
+fn without_a_private_place_the_plugins_run_all_the_same() {
+    let greet = Fixture::of(&greeter());
+    let place = Place::new(&plugin("greet", &greet.command));
+    let mut command = place.command(&["run"]);
+    command.env("XDG_RUNTIME_DIR", "/nowhere/at/all");
+    let mut child = start(command);
+    let stderr = wait_for(child.stderr.take().unwrap(), "Running 1 plugin");
+    send(&child, Signal::SIGTERM);
+    end(child).with(0, &[]);
+    let stderr = stderr.join().unwrap();
+    let why = "the folder of the control socket, `/nowhere/at/all/plugbay`, cannot be made";
+    assert!(stderr.contains("Unattended") && stderr.contains(why), "{stderr}");
+    // Whoever asks for a place wants it.
+    let open = place.dir.path().join("open");
+    fs::create_dir(&open).unwrap();
+    fs::set_permissions(&open, fs::Permissions::from_mode(0o755)).unwrap();
+    let socket = open.join("a.sock");
+    let ended = place.run(&["run", "--control", socket.to_str().unwrap()]);
+    ended.with(1, &["can be entered by others (mode 755)", "chmod 700"]).and_prints("");
+    greet.is_gone();
+}
+
+/// What the page says to type, typed.
+#[test]
+fn the_client_in_the_documentation_works() {
+    let page = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/control.md"));
+    let page = page.unwrap();
+    let client = page.split_once("<<'PY'\n").unwrap().1.split_once("\nPY\n").unwrap().0;
+    let greet = Fixture::of(&greeter());
+    let place = Place::new(&plugin("greet", &greet.command));
+    let daemon = place.daemon(&[]);
+    let mut python = Command::new("python3");
+    python.args(["-c", client]).env("XDG_RUNTIME_DIR", place.run.path());
+    let ended = end(start(python)).with(0, &[]);
+    assert!(
+        ended.stdout.contains("\"hello\"") && ended.stdout.contains("\"dormant\""),
+        "{ended:?}"
+    );
     daemon.end(&place);
 }
 
