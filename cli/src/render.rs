@@ -133,6 +133,7 @@ impl Screen {
     pub(crate) fn shown(&self, shown: &Shown) {
         let (name, text) = match shown {
             Shown::Line(name, text) => (name, one_line(text)),
+            Shown::Again(name, 1) => (name, format!("{DIM}(the same once more){DIM:#}")),
             Shown::Again(name, count) => {
                 (name, format!("{DIM}(the same {count} times more){DIM:#}"))
             }

@@ -6,7 +6,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use plugbay_supervisor::{Caller, PluginStatus, State, Supervisor, manifest::bounds, plan::Idle};
+use plugbay_supervisor::{
+    Caller, Fact, PluginStatus, State, Supervisor, manifest::bounds, plan::Idle,
+};
 use serde_json::json;
 use tokio::{net::UnixListener, task::JoinSet};
 
@@ -246,6 +248,9 @@ impl Desk<'_> {
             }
             News::Event(event) => event,
         };
+        if let Fact::Spawned { plugin, .. } | Fact::Exited { plugin, .. } = &event.fact {
+            self.hush.anew(plugin).iter().for_each(|it| self.screen.shown(it));
+        }
         if self.args.json {
             self.screen.data(&json!(facts::to_json(&event)).to_string())?;
         } else if let Some((volume, status)) =

@@ -64,6 +64,12 @@ impl Hush {
         self.0.iter_mut().flat_map(|(plugin, told)| told.turn(plugin, now)).collect()
     }
 
+    /// The counts of one plugin, because its process ends or another begins. What that one
+    /// says is news, whatever the one before has said.
+    pub(crate) fn anew(&mut self, plugin: &str) -> Vec<Shown> {
+        self.0.remove_entry(plugin).map_or_else(Vec::new, |(name, mut told)| told.said(&name))
+    }
+
     /// All counts, because nothing follows.
     pub(crate) fn rest(&mut self) -> Vec<Shown> {
         self.0.iter_mut().flat_map(|(plugin, told)| told.said(plugin)).collect()
@@ -128,6 +134,16 @@ mod tests {
         assert_eq!(shown(hush.due(now + 2 * SECOND)), ["p: again 1"]);
         // A line that comes again after a pause is news.
         assert_eq!(say(&mut hush, "n", now + 3 * SECOND), ["p: n"]);
+    }
+
+    #[test]
+    fn the_next_process_may_say_the_same() {
+        let (mut hush, now) = (Hush::default(), Instant::now());
+        assert_eq!(say(&mut hush, "no key", now), ["p: no key"]);
+        assert_eq!(say(&mut hush, "no key", now), [""; 0]);
+        assert_eq!(shown(hush.anew("p")), ["p: again 1"]);
+        assert_eq!(shown(hush.anew("p")), [""; 0]);
+        assert_eq!(say(&mut hush, "no key", now), ["p: no key"]);
     }
 
     #[test]
