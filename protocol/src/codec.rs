@@ -515,11 +515,12 @@ pub(crate) mod heads {
     }
 
     pub(crate) fn call(head: &mut Writer<'_>, call: &Outgoing<'_>) {
-        let Outgoing { deadline, idle, input, scopes, key, attempt, trace, .. } = call;
+        let Outgoing { deadline, idle, input, parent, scopes, key, attempt, trace, .. } = call;
         let some = [
             deadline.is_some(),
             idle.is_some(),
             *input,
+            parent.is_some(),
             scopes.is_some(),
             key.is_some(),
             *attempt != 0,
@@ -540,6 +541,9 @@ pub(crate) mod heads {
         if *input {
             head.str("in");
             head.bool(true);
+        }
+        if let Some(parent) = parent {
+            head.pair_integer("parent", parent.0.into());
         }
         if let Some(scopes) = scopes {
             head.str("scopes");

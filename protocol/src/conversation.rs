@@ -13,14 +13,16 @@
 //! ```
 //!
 //! Here is what concerns the connection; [`ours`] and [`theirs`] are the calls of
-//! either direction, [`streams`] what flows in them, and [`ending`] the end of all.
+//! either direction, [`streams`] what flows in them, [`reverse`] how a plugin's calls hang
+//! on its host's, and [`ending`] the end of all.
 
 mod ending;
 mod ours;
+mod reverse;
 mod streams;
 mod theirs;
 
-use alloc::{collections::VecDeque, format, vec::Vec};
+use alloc::{collections::VecDeque, format, string::String, vec::Vec};
 
 use bytes::{BufMut, Bytes, BytesMut};
 
@@ -65,6 +67,8 @@ pub struct Conversation {
     /// Where the protocol's own replies end that the peer has not taken yet, as
     /// `outbox.queued()` gave it.
     owed: VecDeque<u64>,
+    /// What the plugin may call at its host, as scopes.
+    grant: Vec<String>,
     /// No later than the next [`Ours::wake`]; recomputed when it is reached.
     wake_calls: Option<Tick>,
     started: Tick,
@@ -95,7 +99,6 @@ impl Conversation {
 
     fn new(role: Role, mut mine: Announce, now: Tick) -> Self {
         mine.limits = mine.limits.at_least_floor();
-        mine.features = mine.features.intersection(Features::IMPLEMENTED);
         Self {
             role,
             stage: Stage::Greeting,
@@ -109,6 +112,7 @@ impl Conversation {
             theirs: OpenCalls::default(),
             work: 0,
             owed: VecDeque::new(),
+            grant: Vec::new(),
             wake_calls: None,
             started: now,
             heard: now,
@@ -139,7 +143,16 @@ impl Conversation {
         self.work
     }
 
-    /// Whether any call is open, lifecycle steps included.
+    /// Calls of the plugin's that the host works on now. Given-up calls count until their
+    /// END. A plugin is idle when there are none of either.
+    pub fn reverse_calls(&self) -> usize {
+        match self.role {
+            Role::Host => self.theirs.len(),
+            Role::Plugin => self.ours.len(),
+        }
+    }
+
+    /// Whether any call is open, in either direction, lifecycle steps included.
     pub fn has_open(&self) -> bool {
         !self.ours.is_empty() || !self.theirs.is_empty()
     }
@@ -201,10 +214,10 @@ impl Conversation {
 
     /// Lets time pass.
     pub fn tick(&mut self, now: Tick) {
-        if self.over || self.role == Role::Plugin {
+        if self.over {
             return;
         }
-        if self.stage == Stage::Greeting {
+        if self.stage == Stage::Greeting && self.role == Role::Host {
             let waited_ms = now.since(self.started);
             if self.mine.patience.hello_ms <= waited_ms {
                 let part = match self.decoder.end() {
@@ -225,11 +238,13 @@ impl Conversation {
 
     /// When [`Self::tick`] is due. May be too early, never too late.
     pub fn deadline(&self) -> Option<Tick> {
-        if self.over || self.role == Role::Plugin {
+        if self.over {
             return None;
         }
         match self.stage {
-            Stage::Greeting => Some(self.started.after(self.mine.patience.hello_ms)),
+            Stage::Greeting if self.role == Role::Host => {
+                Some(self.started.after(self.mine.patience.hello_ms))
+            }
             _ => earliest(self.wake_calls, self.ping_at()),
         }
     }
@@ -282,7 +297,7 @@ impl Conversation {
             }
             Frame::Ping(body) => self.owe(|this| this.push(Kind::Pong, 0, &body, heads::empty)),
             Frame::Pong => Ok(()),
-            Frame::Call(call) => self.called(call),
+            Frame::Call(call) => self.called(call, now),
             Frame::Item { id, body, size } => self.item_came(id, body, size, now),
             Frame::Credit { id, n } => self.credit_came(id, n, now),
             Frame::End { id, outcome } => match self.about(id, Received::End)? {
@@ -295,23 +310,20 @@ impl Conversation {
             },
             Frame::Cancel { id, reason } => {
                 if let Verdict::Accept(next) = self.about(id, Received::Cancel)? {
-                    self.cancelled(id, next, reason);
-                }
-                Ok(())
-            }
-            Frame::Note { id: CallId(0), note } => {
-                // About the plugin; a host has nothing to say in notes.
-                if let (Role::Host, Some(note)) = (self.role, note) {
-                    self.events.push_back(Event::Note { id: None, note });
+                    self.cancelled(id, next, reason, now);
                 }
                 Ok(())
             }
             Frame::Note { id, note } => {
-                if let Verdict::Accept(_) = self.about(id, Received::Note)? {
+                // About a call, or the plugin.
+                let id = (id.0 != 0).then_some(id);
+                if let Some(id) = id {
+                    let Verdict::Accept(_) = self.about(id, Received::Note)? else { return Ok(()) };
                     self.spoke(id, now);
-                    if let Some(note) = note {
-                        self.events.push_back(Event::Note { id: Some(id), note });
-                    }
+                }
+                // A host has nothing to say in notes. [R-NO-07]
+                if let (Role::Host, Some(note)) = (self.role, note) {
+                    self.events.push_back(Event::Note { id, note });
                 }
                 Ok(())
             }
@@ -428,7 +440,7 @@ impl Conversation {
     /// while a call is open. \[R-TO-06\]
     fn ping_at(&self) -> Option<Tick> {
         let deaf = !self.features.contains(Features::ASYNC) && !self.ours.is_empty();
-        if deaf || self.stage == Stage::Closed {
+        if self.role == Role::Plugin || deaf || self.stage == Stage::Closed {
             return None;
         }
         Some(match self.pinged {

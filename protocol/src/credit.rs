@@ -102,3 +102,56 @@ impl Inflow {
         i64::from(window) - self.credit - self.free
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// Credit cannot be raised above 2^31 - 1, so what a larger window holds is given
+    /// back bit by bit.
+    #[test]
+    fn a_window_beyond_what_credit_can_be_raised_to() {
+        let mut flow = Inflow::new(u32::MAX);
+        assert_eq!(flow.take(u32::MAX, u32::MAX), None);
+        flow.receive(1 << 31).unwrap();
+        assert_eq!(flow.take(1 << 31, u32::MAX), None, "the sender has more than that left");
+        flow.receive(1 << 31).unwrap();
+        assert!(!flow.is_open());
+        assert_eq!(flow.take(1, u32::MAX), Some((1 << 31) - 1 + 1));
+        assert_eq!(flow.take_all(u32::MAX), None);
+    }
+
+    proptest! {
+        /// Both ends count the same, nothing is lost, and no more is held than a window
+        /// and one item.
+        #[test]
+        fn the_two_ends_agree(
+            window in 16_384..40_000u32,
+            steps in prop::collection::vec((any::<bool>(), 13..30_000u32), 0..200),
+        ) {
+            let (mut out, mut inn) = (Outflow::new(window), Inflow::new(window));
+            let (mut held, mut largest) = (0_u32, 0);
+            for (send, size) in steps {
+                if send && out.is_open() {
+                    largest = largest.max(size);
+                    out.spend(size as usize);
+                    prop_assert!(inn.receive(size).is_ok());
+                    held += size;
+                } else if !send {
+                    let taken = size.min(held);
+                    held -= taken;
+                    if let Some(n) = inn.take(taken, window) {
+                        prop_assert!(u64::from(window / 4) <= n);
+                        prop_assert!(out.raise(n).is_ok());
+                    }
+                }
+                prop_assert_eq!(out.credit, inn.credit);
+                prop_assert_eq!(inn.held(window), i64::from(held));
+                prop_assert!(held <= window + largest);
+                prop_assert!(0 < held || out.is_open(), "all is taken, and nothing may be sent");
+            }
+        }
+    }
+}

@@ -148,9 +148,13 @@ impl Violation {
 /// What our own caller did that the state does not allow. Nothing was sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Misuse {
-    /// Only a host calls, and only a plugin answers, at this level.
-    #[error("this end of the conversation may not do that")]
+    /// A host names no parent, and a plugin no scopes. \[R-RV-12\]
+    #[error("this end of the conversation may not say that")]
     WrongEnd,
+    /// No scope of the plugin's authority has this method, or it may do nothing without a
+    /// parent. \[R-SC-07\]
+    #[error("no scope that was granted covers the call")]
+    NotGranted,
     /// No handshake yet, the gate is shut, or the conversation is over.
     #[error("the plugin is not in a state to be called")]
     NotActive,
@@ -181,7 +185,8 @@ pub enum Misuse {
     /// some again; until then hold the item and stop what makes them. \[R-ST-09\]
     #[error("the stream has no credit")]
     NoCredit,
-    /// `plugin.deactivate` may not be answered with success while calls are open. \[R-LC-09\]
+    /// A call may not be answered while calls for it are open, and `plugin.deactivate` not
+    /// with success while any call is. \[R-RV-04\] \[R-LC-09\]
     #[error("other calls are still open")]
     CallsOpen,
     /// Every id has been used; the connection must be replaced. \[R-CA-03\]

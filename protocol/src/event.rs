@@ -15,12 +15,17 @@ use crate::{
 pub enum Event {
     /// Hands are shaken.
     Hello(Welcome),
-    /// To a callee: a call to answer with [`Conversation::end`]. Gate and limit
-    /// have been passed.
+    /// To a callee: a call to answer with [`Conversation::end`]. Gate, limit and, on a
+    /// host, authority have been passed. A method that nobody knows is the callee's to
+    /// answer with `unimplemented`, `pb.unknown_method`. \[R-GT-07\]
     ///
     /// [`Conversation::end`]: crate::Conversation::end
     Called(Incoming),
-    /// To a callee: the caller has given this call up. It still needs its end.
+    /// To a callee: the caller has given this call up. It still needs its end. What a
+    /// plugin calls for it has been given up as well, as if by [`Conversation::cancel`].
+    /// \[R-RV-07\]
+    ///
+    /// [`Conversation::cancel`]: crate::Conversation::cancel
     CancelRequested {
         /// Which.
         id: CallId,
@@ -52,18 +57,23 @@ pub enum Event {
         id: CallId,
     },
     /// To a caller: a call has its outcome. Told exactly once for each call that was
-    /// not given up with [`Conversation::cancel`].
-    ///
-    /// [`Conversation::cancel`]: crate::Conversation::cancel
+    /// not given up, by whomever. One whose budget was spent keeps its slot until
+    /// [`Event::Released`].
     Ended {
         /// Which.
         id: CallId,
         /// Its result, or why it has none.
         outcome: Result<Bytes, Failure>,
     },
-    /// To a caller: a call that was given up, or whose budget was spent, is truly
-    /// over; its slot is free. Told exactly once for each of those.
+    /// To a caller: a call that was given up, by whomever, or whose budget was spent, is
+    /// truly over; its slot is free. Told exactly once for each of those.
     Released {
+        /// Which.
+        id: CallId,
+    },
+    /// To a host: a call of the plugin's served one that was given up, and so has been
+    /// answered with `cancelled`. Whatever works on it should stop. \[R-RV-08\]
+    Withdrawn {
         /// Which.
         id: CallId,
     },
@@ -111,13 +121,17 @@ pub struct Incoming {
     pub id: CallId,
     /// What is called.
     pub method: Cow<'static, str>,
-    /// Its total budget in milliseconds, from now.
+    /// Its total budget in milliseconds, from now; on a host, never above what is left of
+    /// its parent's. \[R-RV-06\]
     pub deadline: Option<u64>,
     /// The longest silence in milliseconds.
     pub idle: Option<u64>,
     /// Whether items of the caller follow, until [`Event::InputEnded`]. A method that
     /// takes items treats a call without them as one with an empty input. \[R-ST-21\]
     pub input: bool,
+    /// On a host: the call of the host that it serves, which is open; `None`: background
+    /// work. \[R-RV-01\]
+    pub parent: Option<CallId>,
     /// What few calls say about themselves; `None` if this one says none of it.
     pub details: Option<Arc<Details>>,
     /// The arguments, undecoded.
@@ -182,6 +196,9 @@ pub struct Outgoing<'a> {
     /// [`Conversation::item`]: crate::Conversation::item
     /// [`Conversation::end_input`]: crate::Conversation::end_input
     pub input: bool,
+    /// A plugin's: the call of the host that it serves; `None`: background work, which
+    /// needs a scope of its own. \[R-RV-01\] \[R-SC-05\]
+    pub parent: Option<CallId>,
     /// A host's: what the call may do of what is granted; `None`: all of it.
     pub scopes: Option<&'a [String]>,
     /// A random name of this piece of work, the same when it is sent again.

@@ -380,8 +380,16 @@ impl Frame {
             && let Some((deadline, idle)) = usual_call(head)
         {
             let method = Cow::Borrowed(method::TOOL_CALL);
-            let (id, input, details) = (CallId(id), false, None);
-            return Ok(Self::Call(Incoming { id, method, deadline, idle, input, details, body }));
+            return Ok(Self::Call(Incoming {
+                id: CallId(id),
+                method,
+                deadline,
+                idle,
+                input: false,
+                parent: None,
+                details: None,
+                body,
+            }));
         }
         let malformed = |why| Violation::Head { kind: name, why };
         let fields = Fields::parse(head).map_err(malformed)?;
@@ -411,6 +419,7 @@ impl Frame {
                 deadline: head.integer("deadline", INTEGER_MAX)?,
                 idle: head.integer("idle", INTEGER_MAX)?,
                 input: head.bool("in")?.unwrap_or_default(),
+                parent: head.integer("parent", u32::MAX.into())?.map(|id| CallId(id as u32)),
                 details: Details::read(head)?,
                 body,
             }),
@@ -584,6 +593,7 @@ mod tests {
                     deadline,
                     idle,
                     input: false,
+                    parent: None,
                     details: None,
                     body: Bytes::new(),
                 };

@@ -69,10 +69,9 @@ impl Features {
     /// Level 4: arguments arrive as items, under credit.
     pub const STREAM_IN: Self = Self(8);
 
-    /// What this version of the crate can do. The rest has a name and no more, and
-    /// is not announced by it. Each is used if both ends name it in their
-    /// [`Announce`]. \[R-HS-09\] \[R-CA-11\]
-    pub const IMPLEMENTED: Self = Self::ASYNC.union(Self::STREAM).union(Self::STREAM_IN);
+    /// All of them. Each is used if both ends name it in their [`Announce`].
+    /// \[R-HS-09\]
+    pub const ALL: Self = Self(15);
 
     const NAMES: [(Self, &'static str); 4] = [
         (Self::ASYNC, "async"),
@@ -134,11 +133,12 @@ pub struct Announce {
     pub identity: Identity,
     /// What we accept. Anything below [`Limits::FLOOR`] is raised to it.
     pub limits: Limits,
-    /// What we offer (host) or would use (plugin), out of [`Features::IMPLEMENTED`].
+    /// What we offer (host) or would use (plugin). It has to be ready for the events that
+    /// come with them.
     pub features: Features,
     /// A plugin's manifest, as MessagePack; a host leaves it empty.
     pub manifest: Bytes,
-    /// A host's patience; a plugin has no timers of its own.
+    /// A host's patience; a plugin has none but the budgets of its calls.
     pub patience: Patience,
 }
 

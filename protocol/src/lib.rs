@@ -50,6 +50,8 @@ mod gate;
 mod hello;
 mod msgpack;
 mod open;
+mod reverse;
+pub mod scope;
 mod time;
 
 pub use self::{

@@ -70,8 +70,8 @@ impl<T> OpenCalls<T> {
     }
 
     /// In order of their ids.
-    pub(crate) fn values(&self) -> impl Iterator<Item = &T> {
-        self.calls.iter().map(|(_, call)| call)
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (u32, &T)> {
+        self.calls.iter().map(|(id, call)| (*id, call))
     }
 
     /// In order of their ids.

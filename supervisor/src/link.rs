@@ -451,6 +451,7 @@ impl Link {
                 | Event::CancelRequested { .. }
                 | Event::Item { .. }
                 | Event::InputEnded { .. }
+                | Event::Withdrawn { .. }
                 | Event::Credit { .. } => {}
                 Event::Over(it) => over = Some(it),
             }

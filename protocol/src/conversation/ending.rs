@@ -1,5 +1,7 @@
 //! The end of a conversation, and of everything that is open in it.
 
+use alloc::vec::Vec;
+
 use bytes::Bytes;
 
 use super::{Conversation, Role, ours::Ours};
@@ -45,13 +47,29 @@ impl Conversation {
     /// hears that it did not. What waits behind it is about calls that are over.
     fn say_close(&mut self, code: Close, id: Option<CallId>, body: &Bytes) {
         let written = self.outbox.written();
-        let unsent = self.ours.values().map(|call| call.queued_from).find(|at| written <= *at);
-        if let (Role::Host, Some(from)) = (self.role, unsent) {
-            self.outbox.withdraw(from, self.outbox.queued());
+        let unsent = self.ours.iter().map(|(_, call)| call.queued_from).find(|at| written <= *at);
+        match (self.role, unsent) {
+            (_, None) => {}
+            (Role::Host, Some(from)) => self.outbox.withdraw(from, self.outbox.queued()),
+            (Role::Plugin, Some(_)) => self.withdraw_unsent(),
         }
         self.push(Kind::Close, 0, body, |head| heads::close(head, code, id));
         self.stage = Stage::Closed;
-        self.lose_calls(|call| call.queued_from < written);
+        match self.role {
+            Role::Host => self.lose_calls(|call| call.queued_from < written),
+            Role::Plugin => self.lose_calls(|call| call.leaves(written)),
+        }
+    }
+
+    /// The same for a plugin, whose answers still leave: the CALLs alone are taken back,
+    /// the last first, so that those before it stay where they are.
+    fn withdraw_unsent(&mut self) {
+        let written = self.outbox.written();
+        let unsent = self.ours.iter().filter(|(_, call)| !call.leaves(written));
+        let spans = unsent.map(|(_, call)| (call.queued_from, call.queued_until));
+        for (from, until) in spans.collect::<Vec<_>>().into_iter().rev() {
+            self.outbox.withdraw(from, until);
+        }
     }
 
     pub(super) fn finish(&mut self, over: Over) {
@@ -61,12 +79,21 @@ impl Conversation {
         self.over = true;
         self.stage = Stage::Closed;
         let written = self.outbox.written();
-        if self.role == Role::Host && !matches!(over, Over::Broken(_)) {
-            // The plugin wants no more. A plugin's answers still leave: its host may
-            // only have closed one of two pipes.
-            self.outbox.withdraw(written, self.outbox.queued());
+        match self.role {
+            // A plugin's answers still leave: its host may only have closed one of two
+            // pipes.
+            Role::Plugin => {
+                self.withdraw_unsent();
+                self.lose_calls(|call| call.leaves(written));
+            }
+            Role::Host => {
+                if !matches!(over, Over::Broken(_)) {
+                    // The plugin wants no more.
+                    self.outbox.withdraw(written, self.outbox.queued());
+                }
+                self.lose_calls(|call| call.queued_until <= written);
+            }
         }
-        self.lose_calls(|call| call.queued_until <= written);
         self.events.push_back(Event::Over(over));
     }
 

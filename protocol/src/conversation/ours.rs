@@ -1,6 +1,6 @@
 //! The calls that we make: they leave, are given up, run out of time, and end.
 
-use alloc::vec::Vec;
+use alloc::{boxed::Box, string::String, vec::Vec};
 
 use bytes::Bytes;
 
@@ -22,7 +22,7 @@ use crate::{
 pub(super) struct Ours {
     pub(super) state: CallState,
     /// Which lifecycle step it is, if it is one.
-    step: Option<Step>,
+    pub(super) step: Option<Step>,
     /// What `outbox.queued()` was right before the CALL was queued.
     pub(super) queued_from: u64,
     /// And right after.
@@ -40,6 +40,12 @@ pub(super) struct Ours {
     pub(super) output: Inflow,
     /// The items of ours.
     pub(super) input: Outflow,
+    /// On a plugin: the call of theirs that it serves.
+    pub(super) parent: Option<CallId>,
+    /// On a host: how many open calls of theirs serve it.
+    pub(super) children: u32,
+    /// On a host: what it leaves of the grant, if it narrows it.
+    pub(super) scopes: Option<Box<[String]>>,
 }
 
 impl Ours {
@@ -56,46 +62,83 @@ impl Ours {
     /// Whether the callee can say nothing because of us, so that its silence does not
     /// count. \[R-TO-17\]
     fn waits_for_us(&self) -> bool {
-        !self.output.is_open()
+        0 < self.children || !self.output.is_open()
+    }
+
+    /// What is left of its total budget, in milliseconds.
+    pub(super) fn left(&self, now: Tick) -> Option<u64> {
+        self.deadline.map(|(at, _)| at.since(now))
     }
 
     /// Whether any of it has left, or will whatever happens.
-    fn leaves(&self, written: u64) -> bool {
+    pub(super) fn leaves(&self, written: u64) -> bool {
         self.queued_from < written || self.followed
     }
 }
 
 impl Conversation {
-    /// Starts a call. Only a host can, at this level.
+    /// Starts a call. A plugin's is a reverse call; its total budget is cut to what is
+    /// left of its parent's, and it belongs to its parent's trace if it names none.
+    /// \[R-RV-05\] \[R-RV-13\]
     ///
     /// # Errors
     /// [`Misuse`]; nothing was sent.
     pub fn call(&mut self, call: &Outgoing<'_>, now: Tick) -> Result<CallId, Misuse> {
-        if self.role == Role::Plugin {
-            return Err(Misuse::WrongEnd);
-        }
-        gate::admit(self.stage, call.method).map_err(|_| Misuse::NotActive)?;
         if call.input && !self.features.contains(Features::STREAM_IN) {
             return Err(Misuse::NotAgreed("stream.in"));
         }
-        let step = Step::of(call.method);
-        let max = self.peer.calls;
-        if step.is_none() && usize::from(max) <= self.work {
-            return Err(Misuse::Full { max });
+        match self.role {
+            Role::Host => {
+                if call.parent.is_some() {
+                    return Err(Misuse::WrongEnd);
+                }
+                gate::admit(self.stage, call.method).map_err(|_| Misuse::NotActive)?;
+                let step = Step::of(call.method);
+                let max = self.peer.calls;
+                if step.is_none() && usize::from(max) <= self.work {
+                    return Err(Misuse::Full { max });
+                }
+                let id = self.send_call(call, step, now)?;
+                match step {
+                    Some(step) => self.stage = step.begins(self.stage),
+                    None => self.work += 1,
+                }
+                Ok(id)
+            }
+            Role::Plugin => {
+                if call.scopes.is_some() {
+                    return Err(Misuse::WrongEnd);
+                }
+                let (deadline, parents) = self.may_call_host(call, now)?;
+                let trace = parents.as_ref().and_then(|parents| parents.trace.as_ref());
+                let trace = call.trace.or(trace);
+                let id =
+                    self.send_call(&Outgoing { deadline, trace, ..call.clone() }, None, now)?;
+                if let Some(parent) = call.parent.and_then(|id| self.theirs.get_mut(id.0)) {
+                    parent.children += 1;
+                }
+                Ok(id)
+            }
         }
-        // Odd ids, up to where an i32 ends: some languages have nothing larger.
-        let id = match self.ours.last() {
-            0 => 1,
-            last => last.checked_add(2).filter(|&id| id < 1 << 31).ok_or(Misuse::IdsUsedUp)?,
+    }
+
+    fn send_call(
+        &mut self,
+        call: &Outgoing<'_>,
+        step: Option<Step>,
+        now: Tick,
+    ) -> Result<CallId, Misuse> {
+        // Odd ids for a host and even ones for a plugin, up to where an i32 ends: some
+        // languages have nothing larger. [R-CA-03]
+        let id = match (self.ours.last(), self.role) {
+            (0, Role::Host) => 1,
+            (0, Role::Plugin) => 2,
+            (last, _) => last.checked_add(2).filter(|&id| id < 1 << 31).ok_or(Misuse::IdsUsedUp)?,
         };
         let queued_from = self.outbox.queued();
         self.outbox
             .push(Kind::Call, id, &call.body, self.peer.frame, |head| heads::call(head, call))
             .map_err(|size| Misuse::TooLarge { size, max: self.peer.frame })?;
-        match step {
-            Some(step) => self.stage = step.begins(self.stage),
-            None => self.work += 1,
-        }
         let entry = Ours {
             state: CallState::begins(call.input),
             step,
@@ -107,6 +150,9 @@ impl Conversation {
             stuck_at: None,
             output: Inflow::new(self.mine.limits.window),
             input: Outflow::new(self.peer.window),
+            parent: call.parent,
+            children: 0,
+            scopes: call.scopes.map(Box::from),
         };
         self.wake_calls = earliest(self.wake_calls, entry.wake());
         self.ours.insert(id, entry);
@@ -128,12 +174,18 @@ impl Conversation {
             return self.take_back(id);
         }
         call.state = call.state.give_up();
-        let stuck_at = now.after(self.mine.patience.cancel_grace_ms);
-        call.stuck_at = Some(stuck_at);
+        if self.role == Role::Host {
+            // A plugin has nobody to replace its host with.
+            call.stuck_at = Some(now.after(self.mine.patience.cancel_grace_ms));
+        }
         let gives = call.output.take_all(self.mine.limits.window);
-        self.wake_calls = earliest(self.wake_calls, Some(stuck_at));
+        let children = call.children;
+        self.wake_calls = earliest(self.wake_calls, call.stuck_at);
         self.push(Kind::Cancel, id.0, &Bytes::new(), |head| heads::cancel(head, reason));
         self.give(id, gives);
+        if 0 < children {
+            self.withdraw_children(id);
+        }
     }
 
     pub(super) fn ended(
@@ -142,9 +194,13 @@ impl Conversation {
         outcome: Result<Bytes, Fault>,
     ) -> Result<(), Violation> {
         let Some(call) = self.ours.get(id.0) else { return Ok(()) };
-        if call.step == Some(Step::Deactivate) && outcome.is_ok() && 1 < self.ours.len() {
-            let why = "plugin.deactivate ended before its calls had";
-            return Err(Violation::State { kind: "END", why });
+        let bad_state = |why| Err(Violation::State { kind: "END", why });
+        if 0 < call.children {
+            return bad_state("calls of the plugin's for this one are open");
+        }
+        let last = call.step == Some(Step::Deactivate) && outcome.is_ok();
+        if last && (1 < self.ours.len() || !self.theirs.is_empty()) {
+            return bad_state("plugin.deactivate ended before its calls had");
         }
         let given_up = call.state.is_given_up();
         self.close_ours(id, outcome.is_ok());
@@ -155,10 +211,17 @@ impl Conversation {
         Ok(())
     }
 
-    /// Takes a call of ours out of the books.
+    /// Takes a call of ours out of the books, which frees its slot. \[R-CN-04\]
     fn close_ours(&mut self, id: CallId, ok: bool) {
         let Some(call) = self.ours.remove(id.0) else { return };
-        self.leave(call.step, ok);
+        match self.role {
+            Role::Host => self.leave(call.step, ok),
+            Role::Plugin => {
+                if let Some(parent) = call.parent.and_then(|id| self.theirs.get_mut(id.0)) {
+                    parent.children -= 1;
+                }
+            }
+        }
     }
 
     /// Takes a CALL of ours back of which nothing has left: it never was.

@@ -1,5 +1,7 @@
 //! The calls that the peer makes: they arrive, are given up, and are answered.
 
+use alloc::sync::Arc;
+
 use bytes::Bytes;
 
 use super::{Conversation, Role};
@@ -8,9 +10,11 @@ use crate::{
     codec::heads,
     credit::{Inflow, Outflow},
     error::{Fault, Misuse, Violation},
-    event::{Event, Incoming},
-    frame::{CallId, CancelReason, Code, Kind, Note, Retry},
+    event::{Details, Event, Incoming},
+    frame::{CallId, CancelReason, Code, Kind, Note},
     gate::{self, Stage, Step},
+    reverse,
+    time::Tick,
 };
 
 /// One open call of the peer's.
@@ -23,19 +27,28 @@ pub(super) struct Theirs {
     pub(super) output: Outflow,
     /// The items of the caller's.
     pub(super) input: Inflow,
+    /// When its total budget is spent.
+    pub(super) deadline: Option<Tick>,
+    pub(super) details: Option<Arc<Details>>,
+    /// On a host: the call of ours that it serves.
+    pub(super) parent: Option<CallId>,
+    /// On a plugin: how many open calls of ours serve it.
+    pub(super) children: u32,
 }
 
 impl Conversation {
-    /// Answers a call of the peer's. Only a plugin has any, at this level.
+    /// Answers a call of the peer's.
     ///
     /// # Errors
     /// [`Misuse::TooLarge`]: the peer could not take the result, so the call was
     /// ended with `resource_exhausted`, `pb.frame_limit` instead. Any other:
-    /// nothing was sent.
+    /// nothing was sent. [`Misuse::CallsOpen`]: a plugin ends its own calls for this one
+    /// first, with [`Self::cancel`] if need be, and waits until they are closed.
+    /// \[R-RV-04\]
     pub fn end(&mut self, id: CallId, outcome: Result<Bytes, Fault>) -> Result<(), Misuse> {
         let call = self.theirs.get(id.0).ok_or(Misuse::NoSuchCall)?;
-        let step = call.step;
-        if step == Some(Step::Deactivate) && outcome.is_ok() && 1 < self.theirs.len() {
+        let last = call.step == Some(Step::Deactivate) && outcome.is_ok();
+        if 0 < call.children || last && (1 < self.theirs.len() || !self.ours.is_empty()) {
             return Err(Misuse::CallsOpen);
         }
         let max = self.peer.frame;
@@ -57,7 +70,11 @@ impl Conversation {
     /// end, and about a call of the host's that is not open, it goes nowhere.
     pub fn note(&mut self, id: Option<CallId>, note: &Note) {
         let open = id.is_none_or(|id| self.theirs.contains(id.0));
-        if !open || self.stage == Stage::Greeting || self.stage == Stage::Closed {
+        if !open
+            || self.role == Role::Host
+            || self.stage == Stage::Greeting
+            || self.stage == Stage::Closed
+        {
             return;
         }
         let empty = Bytes::new();
@@ -68,42 +85,54 @@ impl Conversation {
         self.push(Kind::Note, id.map_or(0, |id| id.0), body, |head| heads::note(head, note));
     }
 
-    pub(super) fn called(&mut self, call: Incoming) -> Result<(), Violation> {
+    pub(super) fn called(&mut self, mut call: Incoming, now: Tick) -> Result<(), Violation> {
         // The peer's parity, never used before, increasing. [R-CA-02]
         let frame = if call.input { Received::CallIn } else { Received::Call };
         self.about(call.id, frame)?;
         if self.role == Role::Host {
-            return Err(Violation::State {
-                kind: "CALL",
-                why: "the feature \"reverse\" is not in use",
-            });
+            return self.host_called(call, now);
         }
+        // Only a plugin's calls serve others. [R-RV-12]
+        call.parent = None;
         if let Err(fault) = self.admit(&call.method) {
-            self.theirs.use_up(call.id.0);
-            return self.owe(|this| this.reply_end(call.id, &fault));
+            return self.refuse(call.id, &fault);
         }
         let step = Step::of(&call.method);
         match step {
             Some(step) => self.stage = step.begins(self.stage),
             None => self.work += 1,
         }
+        self.admitted(call, step, now);
+        Ok(())
+    }
+
+    /// Takes a call into the books and tells of it.
+    pub(super) fn admitted(&mut self, call: Incoming, step: Option<Step>, now: Tick) {
         let entry = Theirs {
             state: CallState::begins(call.input),
             step,
             output: Outflow::new(self.peer.window),
             input: Inflow::new(self.mine.limits.window),
+            deadline: call.deadline.map(|ms| now.after(ms)),
+            details: call.details.clone(),
+            parent: call.parent,
+            children: 0,
         };
         self.theirs.insert(call.id.0, entry);
         self.events.push_back(Event::Called(call));
-        Ok(())
+    }
+
+    /// Answers a CALL at once. It was never open.
+    pub(super) fn refuse(&mut self, id: CallId, fault: &Fault) -> Result<(), Violation> {
+        self.theirs.use_up(id.0);
+        self.owe(|this| this.reply_end(id, fault))
     }
 
     /// Gate, then limit, in this order. \[R-GT-01\] \[R-CA-07\]
     fn admit(&self, call: &str) -> Result<(), Fault> {
         gate::admit(self.stage, call)?;
         if Step::of(call).is_none() && usize::from(self.mine.limits.calls) <= self.work {
-            let busy = Fault::new(Code::ResourceExhausted).because("pb.too_many_calls");
-            return Err(busy.retry(Retry::Safe));
+            return Err(reverse::too_many());
         }
         // An unknown lifecycle method is answered here: it is no business of the author's.
         if Step::of(call) == Some(Step::Unknown) {
@@ -112,25 +141,43 @@ impl Conversation {
         Ok(())
     }
 
-    pub(super) fn cancelled(&mut self, id: CallId, next: CallState, reason: CancelReason) {
-        if let Some(call) = self.theirs.get_mut(id.0) {
-            call.state = next;
-            self.events.push_back(Event::CancelRequested { id, reason });
+    pub(super) fn cancelled(
+        &mut self,
+        id: CallId,
+        next: CallState,
+        reason: CancelReason,
+        now: Tick,
+    ) {
+        let Some(call) = self.theirs.get_mut(id.0) else { return };
+        call.state = next;
+        let children = call.children;
+        self.events.push_back(Event::CancelRequested { id, reason });
+        if 0 < children {
+            self.cancel_children(id, now);
         }
     }
 
-    fn reply_end(&mut self, id: CallId, fault: &Fault) {
+    pub(super) fn reply_end(&mut self, id: CallId, fault: &Fault) {
         self.push(Kind::End, id.0, &fault.body, |head| heads::fault(head, fault));
     }
 
-    /// Takes a call of theirs out of the books.
-    fn close_theirs(&mut self, id: CallId, ok: bool) {
+    /// Takes a call of theirs out of the books, which frees its slot. \[R-CN-04\]
+    pub(super) fn close_theirs(&mut self, id: CallId, ok: bool) {
         let Some(call) = self.theirs.remove(id.0) else { return };
-        self.leave(call.step, ok);
+        match self.role {
+            Role::Plugin => self.leave(call.step, ok),
+            Role::Host => {
+                let Some(id) = call.parent else { return };
+                if let Some(parent) = self.ours.get_mut(id.0) {
+                    parent.children -= 1;
+                }
+                // The plugin can go on with what this was for. [R-TO-17]
+                self.rewind(id);
+            }
+        }
     }
 
-    /// A call in the plugin has left the books. The one place where a slot is freed.
-    /// \[R-CN-04\]
+    /// A call of the host's has left the books.
     pub(super) fn leave(&mut self, step: Option<Step>, ok: bool) {
         match step {
             Some(step) => self.stage = step.ends(self.stage, ok),

@@ -159,7 +159,7 @@ fn a_lifecycle_method_takes_no_slot_whether_it_exists_or_not() {
 fn neither_end_may_do_what_only_the_other_may() {
     let mut pair = Pair::at(At::Open);
     let call = Outgoing { method: "tool.call", ..Outgoing::default() };
-    assert_eq!(pair.plugin.call(&call, pair.now), Err(Misuse::WrongEnd));
+    assert_eq!(pair.plugin.call(&call, pair.now), Err(Misuse::NotAgreed("reverse")));
     assert_eq!(pair.host.end(CallId(3), Ok(Default::default())), Err(Misuse::NoSuchCall));
     pair.plugin.cancel(CallId(3), CancelReason::User, pair.now);
     assert!(pair.plugin.outbox().is_empty() && pair.host.outbox().is_empty());

@@ -229,19 +229,6 @@ fn a_feature_counts_only_if_both_sides_list_it() {
 }
 
 #[test]
-fn what_is_not_implemented_is_not_announced() {
-    let both = Features::ASYNC.union(Features::REVERSE);
-    let mut pair = Pair::new(
-        Announce { features: both, ..announce() },
-        Announce { features: both, ..announce() },
-    );
-    assert_eq!(written(&mut pair.host)[0].2["features"], json!(["async"]));
-    feed(&mut pair.plugin, &hello(json!({"features": ["async", "reverse"]})), pair.now);
-    assert_eq!(written(&mut pair.plugin)[0].2["features"], json!(["async"]));
-    assert_eq!(pair.plugin.features(), Features::ASYNC);
-}
-
-#[test]
 fn limits_below_the_floor_are_raised_before_they_are_announced() {
     let low = Announce { limits: Limits { frame: 9, window: 9, calls: 0 }, ..announce() };
     let mut pair = Pair::new(low.clone(), low);

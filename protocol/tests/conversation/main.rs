@@ -16,6 +16,7 @@ mod items;
 mod life;
 mod pair;
 mod properties;
+mod reverse;
 #[expect(unreachable_pub, reason = "the fuzz targets use it as well")]
 mod script;
 #[expect(unreachable_pub, reason = "the fuzz targets use it as well")]

@@ -285,15 +285,16 @@ proptest! {
         pair.chunk = chunk;
         let scopes = scopes.as_deref();
         let call = Outgoing {
-            method: &method, deadline, idle, input, scopes, key: key.as_deref(), attempt,
-            trace: trace.as_ref(), body: blob(len),
+            method: &method, deadline, idle, input, parent: None, scopes,
+            key: key.as_deref(), attempt, trace: trace.as_ref(), body: blob(len),
         };
         let id = pair.host.call(&call, pair.now).unwrap();
         pair.reach_plugin();
         let details = Details { scopes: scopes.map(Vec::from), key, attempt, trace };
         let details = (details != Details::default()).then(|| details.into());
         let expected = Incoming {
-            id, method: method.into(), deadline, idle, input, details, body: blob(len),
+            id, method: method.into(), deadline, idle, input, parent: None, details,
+            body: blob(len),
         };
         prop_assert_eq!(pair.plugin_events(), [Event::Called(expected)]);
         let codes = ["cancelled", "deadline_exceeded", "invalid_argument", "not_found",

@@ -189,7 +189,7 @@ impl Play {
                 0 => Features::NONE,
                 1 => Features::ASYNC,
                 2 => Features::ASYNC.union(Features::STREAM),
-                _ => Features::IMPLEMENTED,
+                _ => Features::ALL,
             },
             manifest: body(0, script.size()),
             patience: match script.below(3) {
@@ -517,9 +517,10 @@ impl Play {
                     let fair = !matches!(over, Over::Broken(_)) || self.timed_out;
                     assert!(fair || self.to_host.spoiled, "{over:?}");
                 }
-                Event::Called(_) | Event::CancelRequested { .. } | Event::InputEnded { .. } => {
-                    panic!("{event:?}");
-                }
+                Event::Called(_)
+                | Event::CancelRequested { .. }
+                | Event::InputEnded { .. }
+                | Event::Withdrawn { .. } => panic!("{event:?}"),
             }
         }
         while let Some(event) = self.plugin.poll() {

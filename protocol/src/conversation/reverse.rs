@@ -1,0 +1,149 @@
+//! Calls of the plugin's: how they hang on the host's calls, from either end.
+
+use alloc::{string::String, sync::Arc, vec::Vec};
+
+use super::Conversation;
+use crate::{
+    error::{Fault, Misuse, Violation},
+    event::{Details, Event, Incoming, Outgoing},
+    frame::{CallId, CancelReason, Code},
+    hello::Features,
+    reverse::{self, Parent, Verdict},
+    scope,
+    time::Tick,
+};
+
+impl Conversation {
+    /// Says what is granted to the plugin from now on, in place of what was: the host
+    /// right before it calls `plugin.activate`, the plugin when it reads that call. Until
+    /// then it is nothing. \[R-LC-04\]
+    pub fn grant(&mut self, scopes: Vec<String>) {
+        self.grant = scopes;
+    }
+
+    /// Whether another call of the host could only wait for one of these, its own
+    /// ancestors, to free a slot. It must not wait then, but fail. \[R-RV-10\]
+    ///
+    /// The ancestors are calls of ours, on a host: those whose reverse calls led to it.
+    pub fn would_deadlock(&self, ancestors: &[CallId]) -> bool {
+        let mut work = self.ours.iter().filter(|(_, call)| call.step.is_none());
+        usize::from(self.peer.calls) <= self.work
+            && work.all(|(id, _)| ancestors.contains(&CallId(id)))
+    }
+
+    /// Judges a reverse call of ours as the host would. Returns its total budget, which
+    /// is never above what is left of its parent's, and what the parent says about
+    /// itself. \[R-RV-05\] \[R-SC-07\]
+    pub(super) fn may_call_host(
+        &self,
+        call: &Outgoing<'_>,
+        now: Tick,
+    ) -> Result<(Option<u64>, Option<Arc<Details>>), Misuse> {
+        if !self.features.contains(Features::REVERSE) {
+            return Err(Misuse::NotAgreed("reverse"));
+        }
+        let parent = call.parent.and_then(|id| self.theirs.get(id.0));
+        let details = parent.and_then(|parent| parent.details.clone());
+        let kind = Parent::of(call.parent.is_some(), parent.is_some());
+        let narrowed = details.as_ref().and_then(|details| details.scopes.as_deref());
+        // Which names a glob lets through is the host's to judge, who knows what they are.
+        match self.judge(kind, narrowed, |scopes| scope::name(scopes, call.method)) {
+            Verdict::Run => {}
+            Verdict::Deny => return Err(Misuse::NotGranted),
+            Verdict::BadState if kind == Parent::Other => return Err(Misuse::NoSuchCall),
+            Verdict::BadState => return Err(Misuse::NotActive),
+        }
+        let max = self.peer.calls;
+        if usize::from(max) <= self.ours.len() {
+            return Err(Misuse::Full { max });
+        }
+        let left = parent.and_then(|parent| parent.deadline).map(|at| at.since(now));
+        Ok((least(call.deadline, left), details))
+    }
+
+    /// A CALL from the plugin. \[R-RV-02\]
+    pub(super) fn host_called(&mut self, mut call: Incoming, now: Tick) -> Result<(), Violation> {
+        let bad_state = |why| Err(Violation::State { kind: "CALL", why });
+        if !self.features.contains(Features::REVERSE) {
+            return bad_state("the feature \"reverse\" is not in use");
+        }
+        // Only a host can narrow. [R-RV-12]
+        if let Some(details) = &mut call.details {
+            Arc::make_mut(details).scopes = None;
+        }
+        let parent = call.parent.and_then(|id| self.ours.get(id.0));
+        let kind = Parent::of(call.parent.is_some(), parent.is_some());
+        let narrowed = parent.and_then(|parent| parent.scopes.as_deref());
+        let covers = |scopes: &[String]| scope::cover(scopes, &call.method, &call.body);
+        let refusal = match self.judge(kind, narrowed, covers) {
+            Verdict::BadState if kind == Parent::Other => {
+                return bad_state("its parent is no open call");
+            }
+            Verdict::BadState => return bad_state("the plugin is not active"),
+            Verdict::Deny => Some(reverse::denied()),
+            Verdict::Run if usize::from(self.mine.limits.calls) <= self.theirs.len() => {
+                Some(reverse::too_many())
+            }
+            // It has crossed our CANCEL, and would be ended at once. [R-RV-08]
+            Verdict::Run if parent.is_some_and(|parent| parent.state.is_given_up()) => {
+                Some(Fault::new(Code::Cancelled))
+            }
+            Verdict::Run => None,
+        };
+        // What is left of the parent's budget is all it has. [R-RV-06]
+        call.deadline = least(call.deadline, parent.and_then(|parent| parent.left(now)));
+        if let Some(parent) = call.parent {
+            self.spoke(parent, now);
+        }
+        if let Some(fault) = refusal {
+            return self.refuse(call.id, &fault);
+        }
+        if let Some(parent) = call.parent.and_then(|id| self.ours.get_mut(id.0)) {
+            parent.children += 1;
+        }
+        self.admitted(call, None, now);
+        Ok(())
+    }
+
+    /// By stage, parent and authority: the grant, what the parent leaves of it, and the
+    /// right to work without a parent. \[R-SC-05\]
+    fn judge(
+        &self,
+        parent: Parent,
+        narrowed: Option<&[String]>,
+        cover: impl Fn(&[String]) -> bool,
+    ) -> Verdict {
+        reverse::judge(self.stage, parent, || {
+            let background = || scope::cover(&self.grant, scope::BACKGROUND, b"");
+            cover(&self.grant)
+                && narrowed.is_none_or(&cover)
+                && (parent != Parent::Absent || background())
+        })
+    }
+
+    /// The host gives a call of its own up, and with it its work for the reverse calls of
+    /// that call. They are answered here, so that no service can keep them open.
+    /// \[R-RV-08\]
+    pub(super) fn withdraw_children(&mut self, of: CallId) {
+        let children = self.theirs.iter().filter(|(_, call)| call.parent == Some(of));
+        for id in children.map(|(id, _)| CallId(id)).collect::<Vec<_>>() {
+            self.reply_end(id, &Fault::new(Code::Cancelled));
+            self.close_theirs(id, false);
+            self.events.push_back(Event::Withdrawn { id });
+        }
+    }
+
+    /// The host has given a call up, and so is what we call for it. \[R-RV-07\]
+    pub(super) fn cancel_children(&mut self, of: CallId, now: Tick) {
+        let open = self.ours.iter().filter(|(_, call)| !call.state.is_given_up());
+        let children = open.filter(|(_, call)| call.parent == Some(of));
+        for id in children.map(|(id, _)| CallId(id)).collect::<Vec<_>>() {
+            self.cancel(id, CancelReason::Parent, now);
+        }
+    }
+}
+
+/// The smaller of two budgets, of which either may be none.
+fn least(a: Option<u64>, b: Option<u64>) -> Option<u64> {
+    a.into_iter().chain(b).min()
+}
