@@ -51,8 +51,9 @@ impl Script {
     }
 
     /// [`Op::Cgroup`].
-    pub fn cgroup(&mut self, folder: &str) {
-        self.add(Op::Cgroup, format!("open the cgroup {folder}"), &[Text(folder)]);
+    pub fn cgroup(&mut self, is_v2: bool, folder: &str) {
+        let operands = [Word(is_v2.into()), Text(folder)];
+        self.add(Op::Cgroup, format!("open the cgroup {folder}"), &operands);
     }
 
     /// [`Op::Sweep`].

@@ -38,7 +38,7 @@ numbers! {
         /// Watches the supervisor, from which nothing may survive: \[w: its pid\]. Ends
         /// quietly if the supervisor is gone already.
         Lifeline = 2,
-        /// A cgroup that the plugin is to enter: \[t: its folder\].
+        /// A cgroup that the plugin is to enter: \[w: 1 for version 2, t: its folder\].
         Cgroup = 3,
         /// New namespaces: \[w: flags of unshare\].
         Unshare = 4,
@@ -66,7 +66,7 @@ numbers! {
         /// Becomes two: this one keeps what the child leaves behind, and the child goes on
         /// to become the plugin. \[\]
         Main = 14,
-        /// Enters the cgroups. \[\]
+        /// Enters the cgroups, if that has not been done by [`Op::Main`]. \[\]
         Join = 15,
         /// `prlimit`: \[w: resource, w: soft, w: hard\].
         Limit = 16,

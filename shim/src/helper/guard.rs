@@ -129,16 +129,24 @@ impl Watch {
     }
 }
 
-/// Forks. The child goes on to become the plugin; the parent keeps it.
-pub(crate) fn become_plugin(watch: &mut Watch) -> Result<()> {
+/// Forks. The child goes on to become the plugin, in that cgroup; the parent keeps it.
+pub(crate) fn become_plugin(watch: &mut Watch, cgroup: Option<Fd>) -> Result<()> {
     let keeper = sys::getpid();
     sys::block_child_signal(true)?;
     let signals = sys::child_signals()?;
     if keeper != 1 {
         sys::become_subreaper()?;
     }
-    match sys::fork()? {
+    let born = cgroup.map(sys::fork_inside);
+    let is_inside = matches!(born, Some(Ok(_)));
+    // A kernel or a container without that call.
+    let child = born.and_then(Result::ok).map_or_else(sys::fork, Ok)?;
+    match child {
         0 => {
+            if let (false, Some(cgroup)) = (is_inside, cgroup) {
+                let processes = sys::open_at(cgroup, c"cgroup.procs", sys::Open::Write)?;
+                sys::write(processes, b"0")?;
+            }
             watch.is_child = true;
             sys::signal_on_death_of_parent(sys::SIGKILL)?;
             if sys::getppid() != keeper {

@@ -27,7 +27,10 @@ const OLD_ROOT: Text = c"/.old";
 struct State {
     program: Program,
     watch: Watch,
+    /// Of version 1: where to write that we enter.
     cgroups: [Option<Fd>; CGROUPS_MAX],
+    /// Of version 2.
+    birthplace: Option<Fd>,
     old_root: Option<Fd>,
     ruleset: Option<Fd>,
 }
@@ -38,6 +41,7 @@ pub(crate) fn run(mut script: Script, program: Program) -> ! {
         program,
         watch: Watch::default(),
         cgroups: [None; CGROUPS_MAX],
+        birthplace: None,
         old_root: None,
         ruleset: None,
     };
@@ -77,7 +81,10 @@ impl State {
         match op {
             Op::Session => sys::setsid(),
             Op::Lifeline => self.watch.begin(with.word()? as i32),
-            Op::Cgroup => self.cgroup(with.text()?),
+            Op::Cgroup => {
+                let is_v2 = with.word()? != 0;
+                self.cgroup(is_v2, with.text()?)
+            }
             Op::Sweep => self.watch.sweep_later(with.text()?),
             Op::Unshare => sys::unshare(with.word()?),
             Op::Write => {
@@ -118,7 +125,7 @@ impl State {
                 sys::unmount(OLD_ROOT)?;
                 sys::remove_folder(OLD_ROOT)
             }
-            Op::Main => guard::become_plugin(&mut self.watch),
+            Op::Main => guard::become_plugin(&mut self.watch, self.birthplace),
             Op::Join => {
                 let mut cgroups = self.cgroups.iter().flatten();
                 cgroups.try_for_each(|cgroup| sys::write(*cgroup, b"0"))
@@ -152,12 +159,18 @@ impl State {
     }
 
     /// Opened now, while the folder can be seen; entered later, by the plugin alone.
-    fn cgroup(&mut self, folder: Text) -> Result<()> {
+    fn cgroup(&mut self, is_v2: bool, folder: Text) -> Result<()> {
         let folder = sys::open(folder, Open::Folder)?;
-        let processes = sys::open_at(folder, c"cgroup.procs", Open::Write);
+        // To move one thread of ours is cheap. To move a process, which is all that version
+        // 2 offers, takes milliseconds: there the plugin is born inside.
+        if is_v2 {
+            self.birthplace = Some(folder);
+            return Ok(());
+        }
+        let tasks = sys::open_at(folder, c"tasks", Open::Write);
         sys::close(folder);
         let free = self.cgroups.iter_mut().find(|it| it.is_none()).ok_or(EOVERFLOW)?;
-        *free = Some(processes?);
+        *free = Some(tasks?);
         Ok(())
     }
 

@@ -101,6 +101,7 @@ mod new {
     pub(super) const OPEN_TREE: usize = 428;
     pub(super) const MOVE_MOUNT: usize = 429;
     pub(super) const PIDFD_OPEN: usize = 434;
+    pub(super) const CLONE3: usize = 435;
     pub(super) const CLOSE_RANGE: usize = 436;
     pub(super) const OPENAT2: usize = 437;
     pub(super) const MOUNT_SETATTR: usize = 442;
@@ -195,6 +196,16 @@ pub(crate) fn fork() -> Result<i32> {
     const SIGCHLD: usize = 17;
     // No new stack: the child goes on with its copy of this one.
     call!(nr::CLONE, SIGCHLD).map(|pid| pid as i32)
+}
+
+/// The same, with the child in another cgroup (of version 2) from its first moment.
+pub(crate) fn fork_inside(cgroup: Fd) -> Result<i32> {
+    const CLONE_INTO_CGROUP: u64 = 0x2_0000_0000;
+    let mut args = [0_u64; 11];
+    args[0] = CLONE_INTO_CGROUP;
+    args[4] = SIGCHLD.cast_unsigned().into();
+    args[10] = cgroup.0.cast_unsigned().into();
+    call!(new::CLONE3, &raw const args, size_of_val(&args)).map(|pid| pid as i32)
 }
 
 pub(crate) fn getpid() -> i32 {

@@ -250,9 +250,9 @@ fn put(path: &Path, text: &str) -> io::Result<()> {
 }
 
 impl Cgroups {
-    /// Cgroups for one start of a plugin: those that its bounds need, and the one that
-    /// can be killed.
-    pub(crate) fn cage(&self, plugin: &str, limits: &Limits) -> Cage {
+    /// Cgroups for one start of a plugin: those that its bounds need, and also the one that
+    /// can be killed, if wanted.
+    pub(crate) fn cage(&self, plugin: &str, limits: &Limits, to_kill: bool) -> Cage {
         let needs = |controller: &Controller| match controller {
             Controller::Memory => limits.memory_bytes.is_some(),
             Controller::Cpu => limits.cpu_percent.is_some(),
@@ -261,7 +261,7 @@ impl Cgroups {
         let places = self.hierarchies.iter().filter_map(|hierarchy| {
             let mut place = hierarchy.place(plugin);
             place.controllers.retain(needs);
-            (hierarchy.is_v2 || !place.controllers.is_empty()).then_some(place)
+            (hierarchy.is_v2 && to_kill || !place.controllers.is_empty()).then_some(place)
         });
         Cage { places: places.collect() }
     }
@@ -296,7 +296,7 @@ impl Cage {
     pub(crate) fn write(&self, limits: &Limits, script: &mut Script) {
         for place in &self.places {
             place.write(limits, script);
-            script.cgroup(&place.folder.to_string_lossy());
+            script.cgroup(place.is_v2, &place.folder.to_string_lossy());
         }
     }
 

@@ -41,8 +41,8 @@ fn known(version: u32) -> Known {
     }
 }
 
-/// Writes the ruleset; `at_origin` where there is no view of its own, and a thing is at
-/// its place in the host.
+/// Writes the ruleset; `at_origin` where there is no view, and a thing is at its place in
+/// the host. Where there is one, all that is in it may be read, so that is one rule.
 pub(crate) fn write(
     view: &[Shown],
     version: u32,
@@ -52,7 +52,13 @@ pub(crate) fn write(
 ) {
     let known = known(version);
     script.landlock(known.files, if shuts_network { known.network } else { 0 }, known.scopes);
-    for shown in view {
+    if !at_origin {
+        script.allow(READ & known.files, "/");
+    }
+    let is_said = |it: &&Shown| {
+        at_origin || !matches!(it, Shown::Host { access: Access::Read, .. } | Shown::Processes)
+    };
+    for shown in view.iter().filter(is_said) {
         let (rights, is_folder) = match shown {
             Shown::Host { access: Access::Read, is_folder, .. } => (READ, *is_folder),
             Shown::Host { access: Access::Write, is_folder, .. } => (u64::MAX, *is_folder),

@@ -12,8 +12,10 @@ pub(crate) struct Namespaces {
     /// One in which an ordinary user may make the others.
     pub(crate) user: bool,
     pub(crate) processes: bool,
-    /// Mounts, and with them the shared memory of System V.
+    /// Mounts.
     pub(crate) files: bool,
+    /// Shared memory, semaphores and messages of System V, and POSIX message queues.
+    pub(crate) messages: bool,
     pub(crate) network: bool,
 }
 
@@ -46,8 +48,12 @@ impl Namespaces {
         let mut inner = 0;
         let mut names = Vec::new();
         if self.files {
-            inner |= libc::CLONE_NEWNS | libc::CLONE_NEWIPC;
+            inner |= libc::CLONE_NEWNS;
             names.push("a mount namespace");
+        }
+        if self.messages {
+            inner |= libc::CLONE_NEWIPC;
+            names.push("an IPC namespace");
         }
         if self.network {
             inner |= libc::CLONE_NEWNET;

@@ -4,38 +4,22 @@
 use std::{
     fs, io,
     path::{Component, Path, PathBuf},
+    sync::OnceLock,
 };
 
 use plugbay_shim::{Mounted, Script};
 
-use crate::plan::FileGrant;
+use crate::plan::{FileGrant, Network};
 
 /// Folders of the system, to be read and executed.
 const SYSTEM: &[&str] = &["/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/nix/store"];
 /// Of `/etc`, what programs read to run at all: libraries, certificates, time, names.
-const ETC: &[&str] = &[
-    "ld.so.cache",
-    "ld.so.conf",
-    "ld.so.conf.d",
-    "ssl",
-    "pki",
-    "ca-certificates",
-    "alternatives",
-    "localtime",
-    "timezone",
-    "nsswitch.conf",
-    "passwd",
-    "group",
-    "hosts",
-    "host.conf",
-    "resolv.conf",
-    "gai.conf",
-    "protocols",
-    "services",
-    "mime.types",
-    "os-release",
-];
-const DEVICES: &[&str] = &["null", "zero", "full", "random", "urandom"];
+const ETC: &[&str] =
+    &["ld.so.cache", "ssl", "pki", "alternatives", "localtime", "passwd", "group", "os-release"];
+/// And what they need to find others.
+const ETC_NETWORK: &[&str] =
+    &["nsswitch.conf", "hosts", "host.conf", "resolv.conf", "gai.conf", "protocols", "services"];
+const DEVICES: &[&str] = &["null", "zero", "random", "urandom"];
 
 /// What somebody may do at a place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -79,6 +63,7 @@ pub(crate) struct Wanted<'a> {
     /// The folder it runs in.
     pub(crate) dir: &'a Path,
     pub(crate) private_tmp: bool,
+    pub(crate) network: Network,
     pub(crate) files: &'a [FileGrant],
 }
 
@@ -87,15 +72,14 @@ pub(crate) struct Wanted<'a> {
 /// # Errors
 /// A path that should be shown, and what the system said of it.
 pub(crate) fn view(wanted: &Wanted<'_>) -> Result<Vec<Shown>, (PathBuf, io::Error)> {
-    let mut view = View(Vec::new());
-    view.system();
-    let tmp = PathBuf::from("/tmp");
-    view.0.push(match wanted.private_tmp {
-        true => Shown::Memory { path: tmp, mode: 0o1777 },
-        false => {
-            Shown::Host { from: tmp.clone(), path: tmp, access: Access::Write, is_folder: true }
-        }
+    // The same for all plugins, and it takes as long to look at as to mount.
+    static SYSTEM: [OnceLock<Vec<Shown>>; 2] = [const { OnceLock::new() }; 2];
+    let [local, network] = &SYSTEM;
+    let mut view = View(match wanted.network {
+        Network::None => local.get_or_init(|| system(&[ETC])).clone(),
+        Network::All => network.get_or_init(|| system(&[ETC, ETC_NETWORK])).clone(),
     });
+    view.temporary(wanted.private_tmp);
     for grant in wanted.files {
         let access = if grant.write { Access::Write } else { Access::Read };
         view.host(&grant.path, access)?;
@@ -123,22 +107,35 @@ pub(crate) fn smallest() -> Vec<Shown> {
 
 struct View(Vec<Shown>);
 
+/// What every plugin sees of the system. What this one does not have is left out.
+fn system(etc: &[&[&str]]) -> Vec<Shown> {
+    let mut view = View(Vec::new());
+    for path in SYSTEM {
+        view.optional(Path::new(path));
+    }
+    for name in etc.iter().flat_map(|it| it.iter()) {
+        view.optional(&Path::new("/etc").join(name));
+    }
+    view.0.push(Shown::Processes);
+    let device = |name: &&str| Shown::Device { path: Path::new("/dev").join(name) };
+    view.0.extend(DEVICES.iter().map(device).filter(|it| it.path().exists()));
+    for (name, says) in [("fd", ""), ("stdin", "/0"), ("stdout", "/1"), ("stderr", "/2")] {
+        let path = Path::new("/dev").join(name);
+        view.0.push(Shown::Link { path, says: format!("/proc/self/fd{says}").into() });
+    }
+    view.0
+}
+
 impl View {
-    fn system(&mut self) {
-        for path in SYSTEM {
-            // What a system does not have is not needed there.
-            self.optional(Path::new(path));
-        }
-        for name in ETC {
-            self.optional(&Path::new("/etc").join(name));
-        }
-        self.0.extend([Shown::Processes, Shown::Memory { path: "/dev/shm".into(), mode: 0o1777 }]);
-        let device = |name: &&str| Shown::Device { path: Path::new("/dev").join(name) };
-        self.0.extend(DEVICES.iter().map(device).filter(|it| it.path().exists()));
-        for (name, says) in [("fd", ""), ("stdin", "/0"), ("stdout", "/1"), ("stderr", "/2")] {
-            let path = Path::new("/dev").join(name);
-            let says = format!("/proc/self/fd{says}").into();
-            self.0.push(Shown::Link { path, says });
+    /// Where anybody may write, and where memory is shared.
+    fn temporary(&mut self, is_private: bool) {
+        let (tmp, shared) = (PathBuf::from("/tmp"), PathBuf::from("/dev/shm"));
+        if is_private {
+            self.0.push(Shown::Memory { path: tmp.clone(), mode: 0o1777 });
+            self.0.push(Shown::Link { path: shared, says: tmp });
+        } else {
+            self.push(&tmp, tmp.clone(), Access::Write, true);
+            self.0.push(Shown::Memory { path: shared, mode: 0o1777 });
         }
     }
 

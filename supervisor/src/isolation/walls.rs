@@ -38,6 +38,8 @@ struct Used {
     /// The version.
     landlock: Option<u32>,
     filter: bool,
+    /// A cgroup only to be killed.
+    cgroup_kill: bool,
 }
 
 /// Something that the plan asks for and the machine lacks.
@@ -97,9 +99,18 @@ fn choose(plan: &PluginPlan, machine: &Machine) -> (Used, Vec<Missing>) {
         user: machine.is_ordinary_user && (processes || files || network),
         processes,
         files,
+        // The filter shuts these, too.
+        messages: files && (strict || !filter),
         network,
     };
-    (Used { namespaces, landlock: machine.landlock.as_ref().ok().copied(), filter }, missing)
+    let used = Used {
+        namespaces,
+        landlock: machine.landlock.as_ref().ok().copied(),
+        filter,
+        // The end of a PID namespace is the end of all in it.
+        cgroup_kill: strict || !processes,
+    };
+    (used, missing)
 }
 
 /// What of a plan cannot be held here and is done without, in words for the operator;
@@ -154,11 +165,12 @@ impl Walls {
             program: Path::new(&program),
             dir: &plan.dir,
             private_tmp: plan.sandbox.private_tmp,
+            network: plan.sandbox.network,
             files: &plan.sandbox.files,
         });
         let shown =
             shown.map_err(|(path, error)| failed(&format!("show {}", path.display()), &error))?;
-        let cage = machine.cgroups.cage(&plan.name, &plan.limits);
+        let cage = machine.cgroups.cage(&plan.name, &plan.limits, used.cgroup_kill);
         Ok(Self {
             script: script(plan, used, &shown, &cage),
             program,
