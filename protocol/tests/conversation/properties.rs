@@ -18,6 +18,9 @@ fn wire() -> impl Strategy<Value = Vec<u8>> {
         Just(pack(&json!({"method": "tool.call", "deadline": 5}))),
         Just(pack(&json!({"code": "ok"}))),
         Just(pack(&json!({"topic": "progress", "n": 1}))),
+        Just(pack(&json!({"n": 9_000}))),
+        Just(pack(&json!({"method": "tool.call", "in": true}))),
+        Just(pack(&json!({"method": "host.x", "parent": 3}))),
         Just(pack(&json!({"err": {"code": "internal"}}))),
         Just(pack(&json!({"versions": [1], "version": 1,
             "limits": {"frame": 65536, "window": 16384, "calls": 1}}))),
@@ -217,7 +220,7 @@ proptest! {
     }
 
     #[test]
-    fn every_story_keeps_the_invariants(story in vec(any::<u8>(), 0..600)) {
+    fn every_story_keeps_the_invariants(story in vec(any::<u8>(), 0..3_000)) {
         script::play(&story);
     }
 

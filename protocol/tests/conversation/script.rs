@@ -5,7 +5,10 @@
 //! make bytes can make a story: the property tests and the fuzz targets do. Both
 //! ends keep the rules unless the script puts noise on the wire.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::{
+    collections::{BTreeMap, BTreeSet, VecDeque},
+    ops::{Index, IndexMut},
+};
 
 use bytes::Bytes;
 use plugbay_protocol::*;
@@ -36,13 +39,35 @@ impl Script<'_> {
     }
 }
 
-/// What the test knows about a call that the host has made.
+/// One of the two ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Who {
+    Host,
+    Plugin,
+}
+
+impl Who {
+    const BOTH: [Self; 2] = [Self::Host, Self::Plugin];
+
+    fn other(self) -> Self {
+        Self::BOTH[1 - self as usize]
+    }
+
+    /// Whose call it is.
+    fn caller(id: CallId) -> Self {
+        if id.0 % 2 == 1 { Self::Host } else { Self::Plugin }
+    }
+}
+
+/// What the test knows about a call that an end has made.
 #[derive(Debug, Default)]
 struct Known {
     /// Counts as work: no lifecycle step.
     work: bool,
+    /// The call of the other end that it serves.
+    parent: Option<CallId>,
     deadline: Option<Tick>,
-    /// We said cancel.
+    /// Given up, by us or with its parent.
     cancelled: bool,
     ended: bool,
     expired: bool,
@@ -79,26 +104,13 @@ struct Stream {
 }
 
 impl Stream {
-    fn held(&self) -> u32 {
-        self.held.iter().sum()
-    }
-
-    fn told(&mut self, body: &Bytes, size: u32, fair: bool, window: u32) {
+    fn told(&mut self, body: &Bytes, size: u32, fair: bool) {
         assert!(!self.over, "an item after the end of its stream");
-        assert!(self.held() < window, "more than a window and one item");
+        assert!(self.held.iter().sum::<u32>() < WINDOW, "more than a window and one item");
         self.held.push_back(size);
         let sent = self.sent.pop_front();
         assert!(!fair || sent.as_ref() == Some(body), "what comes out is what went in");
     }
-}
-
-/// The ways in which items go.
-#[derive(Clone, Copy)]
-enum Way {
-    /// From the plugin, which is called.
-    Out,
-    /// From the host, which calls.
-    In,
 }
 
 /// One direction of the wire.
@@ -134,20 +146,24 @@ impl Wire {
     }
 }
 
+/// One end, and what is on its way from there.
+struct End {
+    talk: Conversation,
+    wire: Wire,
+    /// Calls of the other end that are worked on here, and whether each counts as work.
+    running: BTreeMap<CallId, bool>,
+    over: bool,
+}
+
 struct Play {
-    host: Conversation,
-    plugin: Conversation,
-    to_plugin: Wire,
-    to_host: Wire,
+    ends: [End; 2],
     now: Tick,
     calls: BTreeMap<CallId, Known>,
-    /// Calls that the plugin works on, and whether each counts as work.
-    running: BTreeMap<CallId, bool>,
     ever_run: BTreeSet<CallId>,
-    outputs: BTreeMap<CallId, Stream>,
-    inputs: BTreeMap<CallId, Stream>,
-    host_over: bool,
-    plugin_over: bool,
+    /// By call and sender.
+    streams: BTreeMap<(CallId, Who), Stream>,
+    /// Nobody closes, cuts or spoils anything, so that the story becomes a long one.
+    calm: bool,
     /// The host said CLOSE by itself.
     host_closed: bool,
     /// Patience ran out, which is nobody's fault here.
@@ -174,6 +190,20 @@ pub fn play(script: &[u8]) {
         play.check();
     }
     play.finish();
+}
+
+impl Index<Who> for Play {
+    type Output = End;
+
+    fn index(&self, who: Who) -> &End {
+        &self.ends[who as usize]
+    }
+}
+
+impl IndexMut<Who> for Play {
+    fn index_mut(&mut self, who: Who) -> &mut End {
+        &mut self.ends[who as usize]
+    }
 }
 
 impl Play {
@@ -204,28 +234,39 @@ impl Play {
             ..Announce::default()
         };
         let (host, plugin) = (announce(), announce());
+        let end = |mut talk: Conversation, grant: usize| {
+            let all = ["host.x".to_owned(), scope::BACKGROUND.to_owned()];
+            talk.grant(all[..grant].to_vec());
+            End { talk, wire: Wire::default(), running: BTreeMap::new(), over: false }
+        };
+        let host = Announce { manifest: Bytes::new(), ..host };
+        // Mostly both know of the same grant.
+        let grants = match script.below(8) {
+            0 => [0, 2],
+            1 => [1, 1],
+            2 => [2, 0],
+            _ => [2, 2],
+        };
         let mut play = Self {
-            host: Conversation::host(Announce { manifest: Bytes::new(), ..host }, now),
-            plugin: Conversation::plugin(plugin, now),
-            to_plugin: Wire::default(),
-            to_host: Wire::default(),
+            ends: [
+                end(Conversation::host(host, now), grants[0]),
+                end(Conversation::plugin(plugin, now), grants[1]),
+            ],
             now,
             calls: BTreeMap::new(),
-            running: BTreeMap::new(),
             ever_run: BTreeSet::new(),
-            outputs: BTreeMap::new(),
-            inputs: BTreeMap::new(),
-            host_over: false,
-            plugin_over: false,
+            streams: BTreeMap::new(),
+            calm: script.below(4) != 0,
             host_closed: false,
             timed_out: false,
         };
         // Most stories begin with an active plugin.
         if script.below(4) != 0 {
             play.flow();
-            play.call("plugin.activate", [None; 2], false, 0);
+            let activate = Outgoing { method: "plugin.activate", ..Outgoing::default() };
+            play.call(Who::Host, &activate);
             play.flow();
-            play.end(CallId(1), Ok(Bytes::new()));
+            play.end(Who::Plugin, CallId(1), Ok(Bytes::new()));
             play.flow();
             play.check();
         }
@@ -234,44 +275,49 @@ impl Play {
 
     fn step(&mut self, script: &mut Script<'_>) {
         match script.byte() {
-            0..32 => {
+            0..20 => {
                 let method = match script.below(16) {
                     0 => "plugin.activate",
                     1 => "plugin.deactivate",
                     2 => "plugin.x",
                     _ => "tool.call",
                 };
-                let budget = |script: &mut Script<'_>| match script.below(3) {
-                    0 => None,
-                    1 => Some(script.byte().into()),
-                    _ => Some(u64::from(script.byte()) * 100),
-                };
-                let (deadline, idle) = (budget(script), budget(script));
-                let input = script.below(3) == 0;
-                self.call(method, [deadline, idle], input, script.size());
+                self.start(Who::Host, method, None, script);
             }
-            32..48 => {
-                let at = script.below(self.calls.len() + 1);
-                let id = self.calls.keys().nth(at).copied().unwrap_or(CallId(u32::MAX));
+            20..36 => {
+                let method = if script.below(8) == 0 { "host.y" } else { "host.x" };
+                let at = script.below(self[Who::Plugin].running.len() + 2);
+                let parent = self[Who::Plugin].running.keys().nth(at).copied();
+                let parent = parent.or(at.is_multiple_of(2).then_some(CallId(77)));
+                self.start(Who::Plugin, method, parent, script);
+            }
+            36..52 => {
+                let id = match script.below(4) {
+                    // Any at all, closed ones too.
+                    0 => CallId(script.byte().into()),
+                    _ => self.open_call(script).unwrap_or(CallId(u32::MAX)),
+                };
                 let open = self.calls.get(&id).is_some_and(Known::is_open);
                 if let Some(call) = self.calls.get_mut(&id).filter(|_| open) {
                     call.cancelled |= !call.expired;
                 }
-                self.host.cancel(id, CancelReason::User, self.now);
+                let now = self.now;
+                self[Who::caller(id)].talk.cancel(id, CancelReason::User, now);
             }
-            48..72 => {
-                let at = script.below(self.running.len());
-                if let Some(id) = self.running.keys().nth(at).copied() {
+            52..76 => {
+                let who = if script.below(2) == 0 { Who::Host } else { Who::Plugin };
+                let at = script.below(self[who].running.len());
+                if let Some(id) = self[who].running.keys().nth(at).copied() {
                     let outcome = match script.below(4) {
                         0 => Err(Fault::new(Code::Cancelled)),
                         _ => Ok(body(id.0, script.size())),
                     };
-                    self.end(id, outcome);
+                    self.end(who, id, outcome);
                 }
             }
-            72..76 => {
-                let at = script.below(self.running.len() + 1);
-                let id = self.running.keys().nth(at).copied();
+            76..80 => {
+                let at = script.below(self[Who::Plugin].running.len() + 1);
+                let id = self[Who::Plugin].running.keys().nth(at).copied();
                 let note = match script.below(3) {
                     0 => Note::Retire { reason: "story".into() },
                     1 => {
@@ -284,176 +330,227 @@ impl Play {
                         body: body(1, script.size()),
                     },
                 };
-                self.plugin.note(id, &note);
+                self[Who::Plugin].talk.note(id, &note);
             }
-            76..96 => {
-                let at = script.below(self.running.len());
-                if let Some(id) = self.running.keys().nth(at).copied() {
-                    self.item(Way::Out, id, script.size());
+            80..108 => {
+                if let Some(id) = self.open_call(script) {
+                    let way = script.below(3) == 0;
+                    let sender = if way { Who::caller(id) } else { Who::caller(id).other() };
+                    self.item(sender, id, script.size()).ok();
                 }
             }
-            96..112 => {
-                let at = script.below(self.calls.len());
-                if let Some(id) = self.calls.keys().nth(at).copied() {
-                    self.item(Way::In, id, script.size());
+            108..114 => {
+                if let Some(id) = self.open_call(script) {
+                    self.calls.entry(id).and_modify(|call| call.input = false);
+                    self[Who::caller(id)].talk.end_input(id);
                 }
             }
-            112..116 => {
-                let at = script.below(self.calls.len());
-                if let Some((id, call)) = self.calls.iter_mut().nth(at) {
-                    call.input = false;
-                    self.host.end_input(*id);
+            114..136 => {
+                let held = self.streams.iter_mut().filter(|(_, stream)| !stream.held.is_empty());
+                let mut held: Vec<_> = held.collect();
+                let at = script.below(held.len());
+                if let Some(((id, sender), stream)) = held.get_mut(at) {
+                    let (id, receiver) = (*id, sender.other());
+                    let size = stream.held.pop_front().unwrap_or_default();
+                    self[receiver].talk.taken(id, size);
                 }
             }
-            116..126 => self.take(Way::Out, script),
-            126..136 => self.take(Way::In, script),
-            136..156 => self.to_plugin.take_from(&mut self.host, script.size()),
-            156..176 => self.to_plugin.give_to(&mut self.plugin, script.size(), self.now),
-            176..196 => self.to_host.take_from(&mut self.plugin, script.size()),
-            196..216 => self.to_host.give_to(&mut self.host, script.size(), self.now),
+            136..156 => self.write(Who::Host, script.size()),
+            156..176 => self.read(Who::Plugin, script.size()),
+            176..196 => self.write(Who::Plugin, script.size()),
+            196..216 => self.read(Who::Host, script.size()),
             216..228 => {
                 self.flow();
                 self.goes_on();
             }
             228..244 => {
                 self.now = self.now.after(script.size() as u64);
-                self.host.tick(self.now);
-                self.plugin.tick(self.now);
-                self.hear();
-                if !self.host_over && self.host.stage() != Stage::Greeting {
-                    for (id, call) in &self.calls {
+                for who in Who::BOTH {
+                    let now = self.now;
+                    self[who].talk.tick(now);
+                    let next = self[who].talk.deadline();
+                    assert!(next.is_none_or(|at| now < at), "it would never sleep");
+                    self.hear();
+                    if self[who].over || self[who].talk.stage() == Stage::Greeting {
+                        continue;
+                    }
+                    for (id, call) in self.calls.iter().filter(|(id, _)| Who::caller(**id) == who) {
                         let due = call.deadline.is_some_and(|at| at <= self.now);
                         assert!(!due || call.cancelled || call.ended, "{id} did not expire");
                     }
                 }
             }
+            244.. if self.calm => {}
             244..248 => {
-                let (wire, end) = match script.below(2) {
-                    0 => (&mut self.to_plugin, &mut self.plugin),
-                    _ => (&mut self.to_host, &mut self.host),
-                };
+                let who = if script.below(2) == 0 { Who::Plugin } else { Who::Host };
                 // Noise that begins like a frame goes deeper than plain noise.
                 let len = script.below(40);
                 let noise: Vec<u8> = (0..len).map(|_| script.byte()).collect();
                 if !noise.is_empty() {
-                    wire.spoiled = true;
-                    end.buffer().extend_from_slice(&noise);
-                    end.received(self.now);
+                    self[who.other()].wire.spoiled = true;
+                    let now = self.now;
+                    self[who].talk.buffer().extend_from_slice(&noise);
+                    self[who].talk.received(now);
                 }
             }
             248..250 => {
                 self.host_closed = true;
-                self.host.close(Close::Ok, Some("enough"));
+                self[Who::Host].talk.close(Close::Ok, Some("enough"));
             }
-            250 => self.plugin.close(Close::Internal, None),
-            251 => {
-                self.to_host.spoiled = true;
-                self.host.eof();
-            }
-            252 => {
-                self.to_plugin.spoiled = true;
-                self.plugin.eof();
-            }
+            250 => self[Who::Plugin].talk.close(Close::Internal, None),
+            251 => self.cut(Who::Host),
+            252 => self.cut(Who::Plugin),
             _ => {}
         }
     }
 
-    fn call(&mut self, method: &str, budgets: [Option<u64>; 2], input: bool, len: usize) {
-        let [deadline, idle] = budgets;
-        let next = self.calls.keys().next_back().map_or(1, |id| id.0 + 2);
-        let body = body(next, len);
-        let call = Outgoing { method, deadline, idle, input, body, ..Outgoing::default() };
-        let queued = self.host.outbox().queued();
-        let work = self.host.open_calls();
-        match self.host.call(&call, self.now) {
+    /// Some call that is open.
+    fn open_call(&self, script: &mut Script<'_>) -> Option<CallId> {
+        let open: Vec<CallId> =
+            self.calls.iter().filter(|(_, call)| call.is_open()).map(|(id, _)| *id).collect();
+        open.get(script.below(open.len())).copied()
+    }
+
+    /// What an end has written leaves it.
+    fn write(&mut self, from: Who, most: usize) {
+        let End { talk, wire, .. } = &mut self[from];
+        wire.take_from(talk, most);
+    }
+
+    /// And arrives.
+    fn read(&mut self, to: Who, most: usize) {
+        let now = self.now;
+        let [host, plugin] = &mut self.ends;
+        let (from, to) = match to {
+            Who::Host => (plugin, host),
+            Who::Plugin => (host, plugin),
+        };
+        from.wire.give_to(&mut to.talk, most, now);
+    }
+
+    /// What an end reads has ended.
+    fn cut(&mut self, who: Who) {
+        self[who.other()].wire.spoiled = true;
+        self[who].talk.eof();
+    }
+
+    /// Whether an end has read nothing but what the other has written.
+    fn is_fair(&self, reader: Who) -> bool {
+        !self[reader.other()].wire.spoiled
+    }
+
+    fn is_alive(&self, who: Who) -> bool {
+        self[who].talk.stage() != Stage::Closed
+    }
+
+    fn start(&mut self, who: Who, method: &str, parent: Option<CallId>, script: &mut Script<'_>) {
+        let mut budget = || match script.below(3) {
+            0 => None,
+            1 => Some(script.byte().into()),
+            _ => Some(u64::from(script.byte()) * 100),
+        };
+        let (deadline, idle) = (budget(), budget());
+        let input = script.below(3) == 0;
+        let body = body(self.next_id(who).0, script.size());
+        let rest = Outgoing::default();
+        self.call(who, &Outgoing { method, parent, deadline, idle, input, body, ..rest });
+    }
+
+    fn next_id(&self, who: Who) -> CallId {
+        let last = self.calls.keys().rfind(|id| Who::caller(**id) == who);
+        CallId(last.map_or(1 + who as u32, |id| id.0 + 2))
+    }
+
+    fn call(&mut self, who: Who, call: &Outgoing<'_>) {
+        let (now, next) = (self.now, self.next_id(who));
+        let talk = &mut self[who].talk;
+        let queued = talk.outbox().queued();
+        match talk.call(call, now) {
             Ok(id) => {
-                assert_eq!(id.0, next, "ids increase by two");
+                assert_eq!(id, next, "ids increase by two");
                 let known = Known {
-                    work: self.host.open_calls() != work,
-                    deadline: deadline.map(|ms| self.now.after(ms)),
-                    input,
+                    work: !call.method.starts_with("plugin."),
+                    parent: call.parent,
+                    deadline: call.deadline.map(|ms| now.after(ms)),
+                    input: call.input,
                     ..Known::default()
                 };
                 assert!(self.calls.insert(id, known).is_none());
             }
-            Err(_) => assert_eq!(self.host.outbox().queued(), queued, "nothing may be sent"),
+            Err(_) => assert_eq!(talk.outbox().queued(), queued, "nothing may be sent"),
         }
     }
 
-    fn end(&mut self, id: CallId, outcome: Result<Bytes, Fault>) {
-        match self.plugin.end(id, outcome) {
+    fn end(&mut self, who: Who, id: CallId, outcome: Result<Bytes, Fault>) {
+        let ended = self[who].talk.end(id, outcome);
+        let serves = |call: &Known| call.parent == Some(id) && call.is_open();
+        let waits = who == Who::Plugin && self.calls.values().any(serves);
+        match ended {
             Ok(()) | Err(Misuse::TooLarge { .. }) => {
-                self.running.remove(&id);
+                assert!(!waits, "{id} ended before what serves it");
+                self[who].running.remove(&id);
             }
-            Err(Misuse::CallsOpen) => assert_ne!(self.plugin.open_calls(), 0),
-            Err(Misuse::NoSuchCall) => assert_eq!(self.plugin.stage(), Stage::Closed),
+            Err(Misuse::CallsOpen) => {
+                let talk = &self[who].talk;
+                let others = self[who].running.len() + talk.reverse_calls();
+                assert!(waits || who == Who::Plugin && 1 < others);
+            }
+            Err(Misuse::NoSuchCall) => assert!(!self.is_alive(who)),
             Err(other) => panic!("{other}"),
         }
     }
 
     /// One end sends an item, if it may.
-    fn item(&mut self, way: Way, id: CallId, len: usize) {
-        let (end, streams) = match way {
-            Way::Out => (&mut self.plugin, &mut self.outputs),
-            Way::In => (&mut self.host, &mut self.inputs),
-        };
-        let stream = streams.entry(id).or_default();
+    fn item(&mut self, sender: Who, id: CallId, len: usize) -> Result<(), Misuse> {
+        let stream = self.streams.entry((id, sender)).or_default();
         let body = body(id.0 + stream.sent.len() as u32, len);
-        let queued = end.outbox().queued();
-        let sent = end.item(id, &body);
+        let starved = stream.starved;
+        let talk = &mut self[sender].talk;
+        let queued = talk.outbox().queued();
+        let sent = talk.item(id, &body);
+        let nothing = talk.outbox().queued() == queued;
+        assert_eq!(sent.is_err(), nothing, "{id}: {sent:?}");
+        let call = &self.calls[&id];
         match sent {
-            Ok(()) => {
-                assert!(!stream.starved, "{id}: credit that nobody was told of");
-                stream.sent.push_back(body);
-                return;
-            }
-            Err(Misuse::NoCredit) => stream.starved = true,
+            Ok(()) => assert!(!starved, "{id}: credit that nobody was told of"),
+            Err(Misuse::NoCredit) => {}
             Err(Misuse::NotAgreed("stream")) => {
-                assert!(!end.features().contains(Features::STREAM));
+                assert!(!self[sender].talk.features().contains(Features::STREAM));
             }
             Err(Misuse::NoInput) => {
-                let call = &self.calls[&id];
                 assert!(!call.input || call.cancelled || call.ended, "{id}: {call:?}");
             }
-            Err(Misuse::NoSuchCall) => match way {
-                Way::Out => assert_eq!(end.stage(), Stage::Closed),
-                Way::In => assert!(!self.calls[&id].is_open()),
-            },
+            Err(Misuse::NoSuchCall) if Who::caller(id) == sender => assert!(!call.is_open()),
+            Err(Misuse::NoSuchCall) => {
+                let running = self[sender].running.contains_key(&id);
+                assert!(!running || !self.is_alive(sender));
+            }
             Err(other) => panic!("{other}"),
         }
-        assert_eq!(end.outbox().queued(), queued, "nothing may be sent");
-    }
-
-    /// One end has used the oldest item of a stream.
-    fn take(&mut self, way: Way, script: &mut Script<'_>) {
-        let (end, streams) = match way {
-            Way::Out => (&mut self.host, &mut self.outputs),
-            Way::In => (&mut self.plugin, &mut self.inputs),
-        };
-        let at = script.below(streams.len());
-        if let Some((id, stream)) = streams.iter_mut().nth(at)
-            && let Some(size) = stream.held.pop_front()
-        {
-            end.taken(*id, size);
+        let stream = self.streams.entry((id, sender)).or_default();
+        stream.starved |= sent == Err(Misuse::NoCredit);
+        if sent.is_ok() {
+            stream.sent.push_back(body);
         }
+        sent
     }
 
     /// With nothing under way, who has had all items taken may send another.
     fn goes_on(&mut self) {
-        let alive = self.host.stage() != Stage::Closed && self.plugin.stage() != Stage::Closed;
-        if !alive || self.to_plugin.spoiled || self.to_host.spoiled {
+        let both =
+            |has: fn(&Self, Who) -> bool, play: &Self| Who::BOTH.iter().all(|w| has(play, *w));
+        if !both(Self::is_alive, self) || !both(Self::is_fair, self) {
             return;
         }
-        let ids: Vec<CallId> = self.running.keys().copied().collect();
-        for id in ids {
-            for way in [Way::Out, Way::In] {
-                self.item(way, id, 0);
-                let stream = match way {
-                    Way::Out => &self.outputs[&id],
-                    Way::In => &self.inputs[&id],
-                };
-                let dropped = matches!(way, Way::Out) && !self.calls[&id].wants_items();
-                assert!(!stream.starved || !(stream.held.is_empty() || dropped), "{id} hangs");
+        for callee in Who::BOTH {
+            for id in self[callee].running.keys().copied().collect::<Vec<_>>() {
+                for sender in Who::BOTH {
+                    if self.item(sender, id, 0) == Err(Misuse::NoCredit) {
+                        let held = !self.streams[&(id, sender)].held.is_empty();
+                        let dropped = sender == callee && !self.calls[&id].wants_items();
+                        assert!(held && !dropped, "{id} hangs");
+                    }
+                }
             }
         }
     }
@@ -461,13 +558,13 @@ impl Play {
     /// Everything arrives, and everything that it causes.
     fn flow(&mut self) {
         loop {
-            self.to_plugin.take_from(&mut self.host, usize::MAX);
-            self.to_host.take_from(&mut self.plugin, usize::MAX);
-            if self.to_plugin.bytes.is_empty() && self.to_host.bytes.is_empty() {
+            Who::BOTH.into_iter().for_each(|who| self.write(who, usize::MAX));
+            if self.ends.iter().all(|end| end.wire.bytes.is_empty()) {
                 break;
             }
-            self.to_plugin.give_to(&mut self.plugin, usize::MAX, self.now);
-            self.to_host.give_to(&mut self.host, usize::MAX, self.now);
+            self.read(Who::Plugin, usize::MAX);
+            self.hear();
+            self.read(Who::Host, usize::MAX);
             self.hear();
         }
         self.hear();
@@ -476,109 +573,125 @@ impl Play {
 
     /// Takes in what both ends have to tell.
     fn hear(&mut self) {
-        while let Some(event) = self.host.poll() {
-            assert!(!self.host_over, "{event:?} after the end");
-            match event {
-                Event::Hello(_) => assert!(self.calls.is_empty()),
-                Event::Ended { id, outcome } => self.ended(id, outcome),
-                Event::Released { id } => {
-                    let call = self.calls.get_mut(&id).expect("a call that was made");
-                    assert!(call.cancelled != call.expired, "{id}: {call:?}");
-                    assert!(!call.released && call.ended == call.expired, "{id}: {call:?}");
-                    call.released = true;
-                }
-                Event::Stuck { id } => {
-                    let call = self.calls.get_mut(&id).expect("a call that was made");
-                    assert!(call.is_open() && (call.cancelled || call.expired), "{id}: {call:?}");
-                    assert!(!std::mem::replace(&mut call.stuck, true), "{id}: stuck twice");
-                }
-                Event::Note { id: Some(id), .. } => {
-                    let call = self.calls.get(&id).expect("a call that was made");
-                    assert!(!call.ended && !call.released && !call.cancelled, "{id}: {call:?}");
-                }
-                Event::Note { id: None, .. } => {}
-                Event::Item { id, body, size } => {
-                    let call = self.calls.get(&id).expect("a call that was made");
-                    assert!(call.wants_items(), "{id}: {call:?}");
-                    let stream = self.outputs.entry(id).or_default();
-                    stream.told(&body, size, !self.to_host.spoiled, WINDOW);
-                }
-                Event::Credit { id } => {
-                    let call = self.calls.get(&id).expect("a call that was made");
-                    assert!(call.input && call.wants_items(), "{id}: {call:?}");
-                    self.inputs.entry(id).or_default().starved = false;
-                }
-                Event::Over(over) => {
-                    self.host_over = true;
-                    self.timed_out |= matches!(
-                        over,
-                        Over::Broken(Violation::Silent { .. } | Violation::NoHello { .. })
-                    );
-                    let fair = !matches!(over, Over::Broken(_)) || self.timed_out;
-                    assert!(fair || self.to_host.spoiled, "{over:?}");
-                }
-                Event::Called(_)
-                | Event::CancelRequested { .. }
-                | Event::InputEnded { .. }
-                | Event::Withdrawn { .. } => panic!("{event:?}"),
+        for who in Who::BOTH {
+            while let Some(event) = self[who].talk.poll() {
+                assert!(!self[who].over, "{event:?} after the end");
+                self.event(who, event);
             }
-        }
-        while let Some(event) = self.plugin.poll() {
-            assert!(!self.plugin_over, "{event:?} after the end");
-            match event {
-                Event::Hello(_) => assert!(self.running.is_empty()),
-                Event::Called(call) => {
-                    let step = ["plugin.activate", "plugin.deactivate"].contains(&&*call.method);
-                    assert!(self.running.insert(call.id, !step).is_none());
-                    assert!(self.ever_run.insert(call.id), "{} ran twice", call.id);
-                    if !self.to_plugin.spoiled {
-                        assert_eq!(call.body, body(call.id.0, call.body.len()));
-                    }
-                }
-                Event::CancelRequested { id, .. } => assert!(self.running.contains_key(&id)),
-                Event::Item { id, body, size } => {
-                    assert!(self.running.contains_key(&id));
-                    let stream = self.inputs.entry(id).or_default();
-                    stream.told(&body, size, !self.to_plugin.spoiled, WINDOW);
-                }
-                Event::InputEnded { id } => {
-                    assert!(self.running.contains_key(&id));
-                    let stream = self.inputs.entry(id).or_default();
-                    assert!(!std::mem::replace(&mut stream.over, true), "{id}: over twice");
-                    assert!(self.to_plugin.spoiled || stream.sent.is_empty(), "{id}: items lost");
-                }
-                Event::Credit { id } => {
-                    assert!(self.running.contains_key(&id));
-                    self.outputs.entry(id).or_default().starved = false;
-                }
-                Event::Over(over) => {
-                    self.plugin_over = true;
-                    self.running.clear();
-                    let fair = !matches!(over, Over::Broken(_));
-                    assert!(fair || self.to_plugin.spoiled, "{over:?}");
-                }
-                _ => panic!("{event:?}"),
+            if !self.is_alive(who) {
+                self[who].running.clear();
             }
-        }
-        if self.plugin.stage() == Stage::Closed {
-            self.running.clear();
         }
     }
 
-    fn ended(&mut self, id: CallId, outcome: Result<Bytes, Failure>) {
+    fn event(&mut self, who: Who, event: Event) {
+        let fair = self.is_fair(who);
+        match event {
+            Event::Hello(_) => {
+                let calls = self.calls.keys().filter(|id| Who::caller(**id) == who);
+                assert_eq!((calls.count(), self[who].running.len()), (0, 0));
+            }
+            Event::Called(call) => {
+                assert_ne!(Who::caller(call.id), who);
+                if let Some(parent) = call.parent {
+                    let parent = &self.calls[&parent];
+                    assert!(who == Who::Host && parent.is_open() && parent.wants_items());
+                }
+                let step = ["plugin.activate", "plugin.deactivate"].contains(&&*call.method);
+                assert!(self[who].running.insert(call.id, !step).is_none());
+                assert!(self.ever_run.insert(call.id), "{} ran twice", call.id);
+                assert!(!fair || call.body == body(call.id.0, call.body.len()));
+            }
+            Event::CancelRequested { id, .. } => {
+                assert!(self[who].running.contains_key(&id));
+                // And with it what serves it.
+                let serves = |call: &&mut Known| call.parent == Some(id) && call.is_open();
+                if who == Who::Plugin {
+                    for call in self.calls.values_mut().filter(serves) {
+                        call.cancelled |= !call.expired;
+                    }
+                }
+            }
+            Event::Withdrawn { id } => {
+                assert_eq!(who, Who::Host);
+                assert!(self[who].running.remove(&id).is_some(), "{id}");
+                // A plugin that is not fair may have made the call by itself.
+                let parent = self.calls.get(&id).and_then(|call| call.parent);
+                let parent = parent.map(|parent| &self.calls[&parent]);
+                assert!(!fair || parent.is_some_and(|it| it.cancelled || it.expired));
+            }
+            Event::Item { id, body, size } => {
+                self.is_mine(who, id);
+                let stream = self.streams.entry((id, who.other())).or_default();
+                stream.told(&body, size, fair);
+            }
+            Event::InputEnded { id } => {
+                assert!(self[who].running.contains_key(&id));
+                let stream = self.streams.entry((id, who.other())).or_default();
+                assert!(!std::mem::replace(&mut stream.over, true), "{id}: over twice");
+                assert!(!fair || stream.sent.is_empty(), "{id}: items lost");
+            }
+            Event::Credit { id } => {
+                self.is_mine(who, id);
+                self.streams.entry((id, who)).or_default().starved = false;
+            }
+            Event::Ended { id, outcome } => self.ended(who, id, outcome),
+            Event::Released { id } => {
+                let call = self.calls.get_mut(&id).expect("a call that was made");
+                assert_eq!(Who::caller(id), who);
+                assert!(call.cancelled != call.expired, "{id}: {call:?}");
+                assert!(!call.released && call.ended == call.expired, "{id}: {call:?}");
+                call.released = true;
+            }
+            Event::Stuck { id } => {
+                let call = self.calls.get_mut(&id).expect("a call that was made");
+                assert_eq!((Who::caller(id), who), (Who::Host, Who::Host));
+                assert!(call.is_open() && (call.cancelled || call.expired), "{id}: {call:?}");
+                assert!(!std::mem::replace(&mut call.stuck, true), "{id}: stuck twice");
+            }
+            Event::Note { id, .. } => {
+                assert_eq!(who, Who::Host);
+                let call = id.map(|id| &self.calls[&id]);
+                assert!(call.is_none_or(|call| !call.released && call.wants_items()));
+            }
+            Event::Over(over) => {
+                self[who].over = true;
+                self.timed_out |= matches!(
+                    over,
+                    Over::Broken(Violation::Silent { .. } | Violation::NoHello { .. })
+                );
+                let kept = !matches!(over, Over::Broken(_)) || self.timed_out;
+                assert!(kept || !fair, "{over:?}");
+            }
+        }
+    }
+
+    /// The end makes this call and still wants it, or works on it.
+    fn is_mine(&self, who: Who, id: CallId) {
+        if Who::caller(id) == who {
+            let call = self.calls.get(&id).expect("a call that was made");
+            assert!(call.wants_items(), "{id}: {call:?}");
+        } else {
+            assert!(self[who].running.contains_key(&id));
+        }
+    }
+
+    fn ended(&mut self, who: Who, id: CallId, outcome: Result<Bytes, Failure>) {
+        let fair = self.is_fair(who);
         let call = self.calls.get_mut(&id).expect("a call that was made");
+        assert_eq!(Who::caller(id), who);
         assert!(!call.ended && !call.released && !call.cancelled, "{id}: {call:?}");
         call.ended = true;
         match outcome {
-            Ok(bytes) if !self.to_host.spoiled => {
+            Ok(bytes) if fair => {
                 assert_eq!(bytes, body(id.0, bytes.len()));
                 assert!(self.ever_run.contains(&id));
-                let items = self.outputs.get(&id);
+                let items = self.streams.get(&(id, who.other()));
                 assert!(items.is_none_or(|it| it.sent.is_empty()), "{id}: items after the end");
             }
             Ok(_) | Err(Failure::Fault(_)) => {}
             Err(Failure::Expired { budget, sent, .. }) => {
-                let due = call.deadline.is_some_and(|at| at <= self.now);
+                let due = call.deadline.is_some_and(|at| at <= self.now) || call.parent.is_some();
                 assert!(budget == Budget::Idle || due, "{id}: {call:?}");
                 (call.expired, call.unsent) = (true, !sent);
             }
@@ -589,70 +702,89 @@ impl Play {
     /// What holds at any moment.
     fn check(&mut self) {
         self.hear();
-        for end in [&mut self.host, &mut self.plugin] {
-            let outbox = end.outbox();
+        for who in Who::BOTH {
+            let outbox = self[who].talk.outbox();
             assert_eq!(outbox.queued() - outbox.written(), outbox.len());
             let nothing = outbox.queued() == outbox.written();
             assert_eq!(outbox.is_empty(), nothing);
             let (pieces, count) = outbox.pieces::<64>();
             let waiting: usize = pieces[..count].iter().map(|piece| piece.len()).sum();
             assert!(count == 64 || waiting as u64 == outbox.len());
-        }
-        let open = self.calls.values().filter(|call| call.is_open());
-        assert_eq!(self.host.open_calls(), open.clone().filter(|call| call.work).count());
-        assert_eq!(self.host.has_open(), open.count() != 0);
-        assert!(self.host.open_calls() <= self.host.peer_limits().calls.into());
-        let work = self.running.values().filter(|work| **work).count();
-        assert_eq!(self.plugin.open_calls(), work);
-        if self.host.stage() == Stage::Closed {
-            assert!(self.calls.values().all(|call| !call.is_open()), "{:?}", self.calls);
-        }
-        if !self.host_over && self.host.stage() != Stage::Closed {
-            let waiting = self.calls.values().filter(|call| !call.cancelled && !call.ended);
-            let next = waiting.filter_map(|call| call.deadline).min();
-            assert!(next.is_none_or(|at| self.host.deadline().is_some_and(|told| told <= at)));
-        }
-        if !self.to_plugin.spoiled {
-            for (id, call) in &self.calls {
-                assert!(!call.unsent || !self.ever_run.contains(id), "{id} ran: {call:?}");
+
+            let end = &self[who];
+            let mine = self.calls.iter().filter(|(id, _)| Who::caller(**id) == who);
+            let open = mine.clone().filter(|(_, call)| call.is_open());
+            let work = open.clone().filter(|(_, call)| call.work).count();
+            let running = end.running.values().filter(|work| **work).count();
+            let (calls, served) = match who {
+                Who::Host => (end.talk.open_calls(), end.talk.reverse_calls()),
+                Who::Plugin => (end.talk.reverse_calls(), end.talk.open_calls()),
+            };
+            assert_eq!((calls, served), (work, running), "{who:?}");
+            let busy = open.count() != 0 || !end.running.is_empty();
+            assert_eq!(end.talk.has_open(), busy);
+            assert!(calls <= end.talk.peer_limits().calls.into());
+            if !self.is_alive(who) {
+                assert!(mine.clone().all(|(_, call)| !call.is_open()), "{:?}", self.calls);
+            } else if !end.over {
+                let waiting = mine.filter(|(_, call)| !call.cancelled && !call.ended);
+                let next = waiting.filter_map(|(_, call)| call.deadline).min();
+                assert!(next.is_none_or(|at| end.talk.deadline().is_some_and(|told| told <= at)));
             }
+        }
+        for (id, call) in &self.calls {
+            let fair = self.is_fair(Who::caller(*id).other());
+            assert!(!fair || !call.unsent || !self.ever_run.contains(id), "{id} ran: {call:?}");
         }
     }
 
     /// What holds when nothing is under way: both ends know the same.
     fn agree(&mut self) {
-        let fair = !self.to_plugin.spoiled && !self.to_host.spoiled;
-        let open = self.host.stage() != Stage::Closed && self.plugin.stage() != Stage::Closed;
-        if fair && open {
-            assert_eq!(self.host.stage(), self.plugin.stage());
-            let told = self.calls.iter().filter(|(_, call)| call.is_open()).map(|(id, _)| id);
-            assert!(told.eq(self.running.keys()), "{:?} {:?}", self.calls, self.running);
+        let fair = Who::BOTH.iter().all(|who| self.is_fair(*who));
+        let alive = Who::BOTH.iter().all(|who| self.is_alive(*who));
+        if fair && alive {
+            assert_eq!(self[Who::Host].talk.stage(), self[Who::Plugin].talk.stage());
+            for who in Who::BOTH {
+                let open = self
+                    .calls
+                    .iter()
+                    .filter(|(id, call)| Who::caller(**id) == who && call.is_open());
+                let running = &self[who.other()].running;
+                assert!(open.map(|(id, _)| id).eq(running.keys()), "{:?} {running:?}", self.calls);
+            }
         }
-        if fair && !open {
-            assert!(self.host_closed || self.host_over || self.plugin_over || self.timed_out);
+        if fair && !alive {
+            let over = self.ends.iter().any(|end| end.over);
+            assert!(self.host_closed || over || self.timed_out);
         }
     }
 
     /// Brings every story to its end.
     fn finish(&mut self) {
         self.flow();
-        while let Some(id) = self.running.keys().next_back().copied() {
-            // The newest last: a deactivation ends after all others.
-            let work = self.running.iter().find(|(_, work)| **work).map(|(id, _)| *id);
-            self.end(work.unwrap_or(id), Ok(Bytes::new()));
+        // The plugin's calls first, then those that they served, and the newest last: a
+        // deactivation ends after all others.
+        for who in Who::BOTH {
+            while let Some(id) = self[who].running.keys().next_back().copied() {
+                let work = self[who].running.iter().find(|(_, work)| **work).map(|(id, _)| *id);
+                let (id, before) = (work.unwrap_or(id), self[who].running.len());
+                self.end(who, id, Ok(Bytes::new()));
+                self.check();
+                if self[who].running.len() == before {
+                    // It waits for a host that is gone.
+                    assert!(!self.is_alive(Who::Host) || !self.is_fair(Who::Plugin));
+                    break;
+                }
+            }
+            self.flow();
         }
-        self.check();
-        self.flow();
-        let fair = !self.to_plugin.spoiled && !self.to_host.spoiled;
-        if fair && self.plugin.stage() != Stage::Closed && self.host.stage() != Stage::Closed {
-            assert!(!self.host.has_open(), "{:?}", self.calls);
+        let fair = Who::BOTH.iter().all(|who| self.is_fair(*who));
+        if fair && Who::BOTH.iter().all(|who| self.is_alive(*who)) {
+            assert!(self.ends.iter().all(|end| !end.talk.has_open()), "{:?}", self.calls);
         }
-        self.to_host.spoiled = true;
-        self.to_plugin.spoiled = true;
-        self.host.eof();
-        self.plugin.eof();
+        Who::BOTH.into_iter().for_each(|who| self.cut(who));
         self.check();
-        assert!(self.host_over && self.plugin_over);
+        assert!(self.ends.iter().all(|end| end.over));
         for (id, call) in &self.calls {
             let once = match (call.cancelled, call.expired) {
                 (true, false) => call.released && !call.ended,
@@ -662,6 +794,6 @@ impl Play {
             };
             assert!(once, "{id}: {call:?}");
         }
-        assert_eq!((self.host.deadline(), self.plugin.deadline()), (None, None));
+        assert!(self.ends.iter().all(|end| end.talk.deadline().is_none()));
     }
 }

@@ -93,29 +93,52 @@ fn converse(mut end: Conversation, data: &[u8], sizes: &[u8]) -> (Vec<Event>, Ve
     (told, written)
 }
 
-/// Two ends that have shaken hands; with an active plugin and an open call, if asked.
-fn pair(active: bool) -> (Conversation, Conversation) {
-    let announce = Announce { features: Features::ASYNC, ..Announce::default() };
+/// How far two ends have come together, at most.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Far {
+    Greeting,
+    Ready,
+    /// The plugin is active and has a call; with every feature also one of its own for it,
+    /// and both have an input.
+    Busy,
+}
+
+fn pair(far: Far, features: Features) -> (Conversation, Conversation) {
+    let announce = Announce { features, ..Announce::default() };
     let mut host = Conversation::host(announce.clone(), Tick(0));
     let mut plugin = Conversation::plugin(announce, Tick(0));
     let carry = |from: &mut Conversation, to: &mut Conversation| {
         to.buffer().extend_from_slice(&from.outbox().take());
         to.received(Tick(0));
     };
-    carry(&mut host, &mut plugin);
-    carry(&mut plugin, &mut host);
-    if active {
+    let all = features == Features::ALL;
+    for end in [&mut host, &mut plugin] {
+        end.grant(vec!["host.x".to_owned(), "host.background".to_owned()]);
+    }
+    if Far::Ready <= far {
+        carry(&mut host, &mut plugin);
+        carry(&mut plugin, &mut host);
+    }
+    if Far::Busy <= far {
         let call = |method| Outgoing { method, ..Outgoing::default() };
         let id = host.call(&call("plugin.activate"), Tick(0)).expect("it is ready");
         carry(&mut host, &mut plugin);
         plugin.end(id, Ok(Default::default())).expect("it was called");
         carry(&mut plugin, &mut host);
-        host.call(&call("tool.call"), Tick(0)).expect("it is active");
+        let open = Outgoing { input: all, ..call("tool.call") };
+        let parent = Some(host.call(&open, Tick(0)).expect("it is active"));
         carry(&mut host, &mut plugin);
+        if all {
+            let reverse = Outgoing { input: true, parent, ..call("host.x") };
+            plugin.call(&reverse, Tick(0)).expect("it is granted");
+            carry(&mut plugin, &mut host);
+        }
     }
     for end in [&mut host, &mut plugin] {
         while end.poll().is_some() {}
-        end.outbox().take();
+        if far != Far::Greeting {
+            end.outbox().take();
+        }
     }
     (host, plugin)
 }
@@ -132,16 +155,13 @@ pub fn check(data: &[u8], sizes: &[u8]) {
         assert_eq!(decode(data, &[1], ready), whole);
         lossless(data, &whole.0);
     }
-    let start = || {
-        let announce = Announce { features: Features::ASYNC, ..Announce::default() };
-        (Conversation::host(announce.clone(), Tick(0)), Conversation::plugin(announce, Tick(0)))
-    };
-    let stages: [&dyn Fn() -> (Conversation, Conversation); 3] =
-        [&start, &|| pair(false), &|| pair(true)];
-    for stage in stages {
-        let ((host, plugin), (other_host, other_plugin)) = (stage(), stage());
-        assert_eq!(converse(host, data, &[]), converse(other_host, data, sizes));
-        assert_eq!(converse(plugin, data, &[]), converse(other_plugin, data, sizes));
+    for far in [Far::Greeting, Far::Ready, Far::Busy] {
+        for features in [Features::ASYNC, Features::ALL] {
+            let ((host, plugin), (other_host, other_plugin)) =
+                (pair(far, features), pair(far, features));
+            assert_eq!(converse(host, data, &[]), converse(other_host, data, sizes));
+            assert_eq!(converse(plugin, data, &[]), converse(other_plugin, data, sizes));
+        }
     }
     let body = check_body(data);
     let fields = body_fields(data, ["name", "args"]);
