@@ -822,6 +822,10 @@ impl Keeper {
             // Somebody has to reap it, should the kernel ever let go.
             tokio::spawn(async move { process.wait().await });
         }
+        if reason.is_permanent() && self.life == Life::Stopping(Then::Backoff) {
+            // That another start would repeat it is known only now.
+            self.life = Life::Stopping(Then::Quarantined);
+        }
         let pid = run.pid;
         let reason = Arc::new(reason);
         self.facts.say(Fact::Exited {

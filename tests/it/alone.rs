@@ -5,35 +5,60 @@
 
 use std::{
     any::type_name,
-    env,
+    env, fs,
+    fs::Permissions,
     io::Read,
+    os::unix::{fs::PermissionsExt, process::CommandExt},
     process::{Child, Command, Stdio},
     thread,
     time::{Duration, Instant},
 };
 
+use tempfile::TempDir;
 use tokio::{
     runtime::{Builder, Runtime},
     signal::unix::{SignalKind, signal},
 };
 
-use crate::world::{World, children, descriptors, eventually, zombies};
+use crate::world::{
+    PROGRAMS, World, children, descriptors, eventually, hostile, prisoner, zombies,
+};
 
 /// Tells a process of ours that it is to run one test, and on which runtime.
 const ALONE: &str = "PLUGBAY_TEST_ALONE";
 /// Longer than any test takes on a busy machine; it only ends what hangs.
+/// Who has no rights anywhere.
+const NOBODY: u32 = 65_534;
 const HANGS: Duration = Duration::from_secs(150);
+
+/// On what kind of machine a test runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum As {
+    /// This one.
+    Ourselves,
+    /// One that allows nobody a namespace, as many containers.
+    Restricted,
+    /// This one, for a user without rights.
+    Nobody,
+}
 
 /// Runs `body` in two processes of its own, on a single-threaded and on a
 /// multi-threaded runtime, and fails if it leaves anything behind in either.
 pub(crate) fn alone<F: AsyncFnOnce(&World)>(body: F) {
+    alone_as(As::Ourselves, body);
+}
+
+/// The same as somebody else, or elsewhere.
+pub(crate) fn alone_as<F: AsyncFnOnce(&World)>(who: As, body: F) {
     if let Ok(flavour) = env::var(ALONE) {
         return inside(&flavour, body);
     }
     // `it::calls::a_call_ends::{{closure}}`: the harness calls it without the crate.
     let name = type_name::<F>().trim_end_matches("::{{closure}}");
     let name = name.split_once("::").map_or(name, |(_, rest)| rest);
-    let runs = ["current_thread", "multi_thread"].map(|flavour| (flavour, start(name, flavour)));
+    let runs = ["current_thread", "multi_thread"];
+    let stage = (who == As::Nobody).then(readable_by_all);
+    let runs = runs.map(|flavour| (flavour, start(name, flavour, who, stage.as_ref())));
     for (flavour, mut child) in runs {
         let said = [child.stdout.take().map(drain), child.stderr.take().map(drain)];
         let status = wait(&mut child);
@@ -45,8 +70,39 @@ pub(crate) fn alone<F: AsyncFnOnce(&World)>(body: F) {
     }
 }
 
-fn start(name: &str, flavour: &str) -> Child {
-    Command::new(env::current_exe().expect("this is a file"))
+/// Our programs in a folder that everybody may read, wherever they were built.
+fn readable_by_all() -> TempDir {
+    let folder = tempfile::Builder::new().permissions(Permissions::from_mode(0o755)).tempdir();
+    let folder = folder.expect("a temporary folder can be made");
+    let own = env::current_exe().expect("this is a file");
+    for program in [own.as_path(), hostile(), prisoner()] {
+        let copy = folder.path().join(program.file_name().expect("a file"));
+        fs::hard_link(program, &copy)
+            .or_else(|_| fs::copy(program, &copy).map(drop))
+            .expect("a file can be copied");
+    }
+    folder
+}
+
+fn start(name: &str, flavour: &str, who: As, stage: Option<&TempDir>) -> Child {
+    let own = env::current_exe().expect("this is a file");
+    let mut command = match (who, stage) {
+        (As::Restricted, _) => {
+            let mut command = Command::new(prisoner());
+            command.arg("--restrict").arg(own);
+            command
+        }
+        (As::Nobody, Some(stage)) => {
+            let mut command = Command::new(stage.path().join(own.file_name().expect("a file")));
+            command.env(PROGRAMS, stage.path());
+            if nix::unistd::geteuid().is_root() {
+                command.uid(NOBODY).gid(NOBODY);
+            }
+            command
+        }
+        _ => Command::new(own),
+    };
+    command
         .args([name, "--exact", "--nocapture", "--test-threads=1"])
         .env(ALONE, flavour)
         .env("RUST_BACKTRACE", "0")

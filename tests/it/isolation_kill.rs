@@ -13,10 +13,15 @@ use nix::{
     sys::signal::{Signal, kill},
     unistd::Pid,
 };
-use plugbay_supervisor::{PluginPlan, Supervisor, isolation::Machine, plan::Level};
+use plugbay_supervisor::{
+    PluginPlan, Supervisor,
+    isolation::Machine,
+    plan::{IfMissing, Level},
+};
 
 use crate::{
-    alone::alone,
+    alone::{As, alone, alone_as},
+    isolation::{attempt, walled},
     stage::{Stage, holds, within},
     world::{MARK, Mark, World, command, eventually},
 };
@@ -224,4 +229,39 @@ fn without_a_keeper_something_survives() {
         kill(pid, Signal::SIGKILL).expect("it is ours");
     }
     mark.wait_for(0);
+}
+
+/// Without a PID namespace the keeper ends one process after the other.
+#[test]
+fn where_there_is_no_namespace_the_keeper_hunts_until_none_is_left() {
+    alone_as(As::Restricted, async |world| {
+        for deed in ["daemon", "hopper"] {
+            let mut plan = walled(world, Level::Standard);
+            plan.sandbox.if_missing = IfMissing::Warn;
+            plan.limits.processes = Some(64);
+            let stage = world.supervise([plan]);
+            stage.up("p").await;
+            assert!(attempt(&stage, deed, "", 0).await.starts_with("ok"));
+            stage.down("p").await;
+            assert_eq!(world.processes(), [].into(), "{deed}");
+            stage.end().await;
+        }
+    });
+}
+
+/// One that is never found under the number that it was seen with.
+#[test]
+fn who_forks_all_the_time_ends_with_its_namespace() {
+    alone(async |world| {
+        for level in [Level::Standard, Level::Strict] {
+            let mut plan = walled(world, level);
+            plan.limits.processes = Some(64);
+            let stage = world.supervise([plan]);
+            stage.up("p").await;
+            assert!(attempt(&stage, "hopper", "", 0).await.starts_with("ok"));
+            stage.down("p").await;
+            assert_eq!(world.processes(), [].into());
+            stage.end().await;
+        }
+    });
 }

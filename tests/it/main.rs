@@ -12,6 +12,7 @@ mod floods;
 mod gate;
 mod isolation;
 mod isolation_kill;
+mod isolation_limits;
 mod ladder;
 mod languages;
 mod leftovers;

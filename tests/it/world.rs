@@ -6,7 +6,7 @@ use std::{
     fs,
     path::{Path, PathBuf},
     sync::{
-        Mutex,
+        Mutex, OnceLock,
         atomic::{AtomicU32, Ordering},
     },
     time::{Duration, Instant},
@@ -82,9 +82,26 @@ impl World {
     }
 }
 
+/// Where our programs lie, if not where they were built.
+pub(crate) const PROGRAMS: &str = "PLUGBAY_TEST_PROGRAMS";
+
 /// The fixture's program, absolute.
 pub(crate) fn hostile() -> &'static Path {
-    Path::new(env!("CARGO_BIN_EXE_plugbay-hostile"))
+    static AT: OnceLock<PathBuf> = OnceLock::new();
+    AT.get_or_init(|| program(env!("CARGO_BIN_EXE_plugbay-hostile")))
+}
+
+/// The program of the plugin that tries its walls, absolute.
+pub(crate) fn prisoner() -> &'static Path {
+    static AT: OnceLock<PathBuf> = OnceLock::new();
+    AT.get_or_init(|| program(env!("CARGO_BIN_EXE_plugbay-prisoner")))
+}
+
+fn program(built: &str) -> PathBuf {
+    match (std::env::var_os(PROGRAMS), Path::new(built).file_name()) {
+        (Some(folder), Some(name)) => Path::new(&folder).join(name),
+        _ => built.into(),
+    }
 }
 
 /// A command line that starts the fixture: `command("crash-after n=2")`.

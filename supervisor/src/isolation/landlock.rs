@@ -62,6 +62,8 @@ pub(crate) fn write(
         let (rights, is_folder) = match shown {
             Shown::Host { access: Access::Read, is_folder, .. } => (READ, *is_folder),
             Shown::Host { access: Access::Write, is_folder, .. } => (u64::MAX, *is_folder),
+            // Where it cannot be mounted, the host's folder would be in its place.
+            Shown::Memory { .. } if at_origin => continue,
             Shown::Memory { .. } => (u64::MAX, true),
             Shown::Device { .. } => (READ_FILE | WRITE_FILE | IOCTL_DEV, false),
             Shown::Processes => (READ_FILE | READ_DIR, true),

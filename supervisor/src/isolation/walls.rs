@@ -40,6 +40,9 @@ struct Used {
     filter: bool,
     /// A cgroup only to be killed.
     cgroup_kill: bool,
+    /// What stands in for cgroups where there are none: less, but something.
+    data_limit: bool,
+    process_limit: bool,
 }
 
 /// Something that the plan asks for and the machine lacks.
@@ -71,7 +74,10 @@ fn choose(plan: &PluginPlan, machine: &Machine) -> (Used, Vec<Missing>) {
         Item::Files,
         &machine.files,
         match machine.landlock {
-            Ok(_) => "it may change the owner, mode and times of files that it cannot open",
+            Ok(_) => {
+                "it may change the owner, mode and times of files that it cannot open, and has no \
+                 folder for temporary files"
+            }
             Err(_) => "it opens every file that its user can",
         },
     );
@@ -92,7 +98,9 @@ fn choose(plan: &PluginPlan, machine: &Machine) -> (Used, Vec<Missing>) {
     if limits.cpu_percent.is_some() {
         has(Item::Cpu, &cgroups.cpu, "it takes what processor time it gets");
     }
-    if limits.processes.is_some() && !(machine.is_ordinary_user && processes) {
+    // In a user namespace of its own, a plugin's processes are counted alone.
+    let process_limit = cgroups.processes.is_err() && machine.is_ordinary_user && processes;
+    if limits.processes.is_some() && !process_limit {
         has(Item::Processes, &cgroups.processes, "it starts as many processes as its user can");
     }
     let namespaces = Namespaces {
@@ -109,6 +117,8 @@ fn choose(plan: &PluginPlan, machine: &Machine) -> (Used, Vec<Missing>) {
         filter,
         // The end of a PID namespace is the end of all in it.
         cgroup_kill: strict || !processes,
+        data_limit: cgroups.memory.is_err(),
+        process_limit,
     };
     (used, missing)
 }
@@ -255,6 +265,14 @@ fn script(plan: &PluginPlan, used: Used, shown: &[Shown], cage: &Cage) -> Script
     }
     if let Some(files) = limits.open_files {
         script.limit(libc::RLIMIT_NOFILE.into(), files.into(), files.into(), "open files");
+    }
+    if let Some(bytes) = limits.memory_bytes.filter(|_| used.data_limit) {
+        script.limit(libc::RLIMIT_DATA.into(), bytes, bytes, "private data");
+    }
+    if let Some(processes) = limits.processes.filter(|_| used.process_limit) {
+        // Both guards count, too.
+        let all = u64::from(processes) + 2;
+        script.limit(libc::RLIMIT_NPROC.into(), all, all, "processes");
     }
     if let Some(bytes) = limits.file_bytes {
         script.limit(libc::RLIMIT_FSIZE.into(), bytes, bytes, "the size of files");

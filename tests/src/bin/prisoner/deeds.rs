@@ -1,0 +1,259 @@
+//! What is tried. Each deed answers `ok` with what it got, or the system's error.
+
+use std::{
+    env, fs,
+    io::{self, Read, Write},
+    net::{TcpStream, UdpSocket},
+    os::{
+        linux::net::SocketAddrExt,
+        unix::{
+            fs::{PermissionsExt, chown, symlink},
+            net::{SocketAddr, UnixStream},
+        },
+    },
+    path::Path,
+    process::{Command, ExitCode, Stdio},
+    thread,
+    time::{Duration, Instant, SystemTime},
+};
+
+use nix::{
+    errno::Errno,
+    libc,
+    sys::signal::{Signal, kill},
+    unistd::{Pid, getppid, setsid},
+};
+
+use crate::raw;
+
+/// The mode of a process that a deed starts.
+const CHILD: &str = "--child";
+
+/// Runs what a deed starts, if the arguments ask for it.
+pub(crate) fn run_if_asked() -> Option<ExitCode> {
+    let mut words = env::args().skip(1);
+    if words.next()? != CHILD {
+        return None;
+    }
+    let deed = words.next().unwrap_or_default();
+    let number = words.next().and_then(|it| it.parse().ok()).unwrap_or(0);
+    println!("{}", attempt(&deed, "", number));
+    Some(ExitCode::SUCCESS)
+}
+
+pub(crate) fn attempt(deed: &str, what: &str, number: u64) -> String {
+    match done(deed, what, number) {
+        Ok(said) if said.is_empty() => "ok".to_owned(),
+        Ok(said) => format!("ok {said}"),
+        Err(error) => match error.raw_os_error() {
+            Some(code) => format!("{:?}", Errno::from_raw(code)),
+            None => error.to_string(),
+        },
+    }
+}
+
+fn done(deed: &str, what: &str, number: u64) -> io::Result<String> {
+    let path = Path::new(what);
+    let none = String::new();
+    Ok(match deed {
+        // Files.
+        "read" => fs::read_to_string(path)?.chars().take(4000).collect(),
+        "list" => names(path)?,
+        "write" => fs::File::options()
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .open(path)?
+            .write_all(b"written")
+            .map(|()| none)?,
+        "mode" => fs::set_permissions(path, fs::Permissions::from_mode(0o777)).map(|()| none)?,
+        "owner" => chown(path, Some(nix::unistd::geteuid().as_raw()), None).map(|()| none)?,
+        "time" => {
+            let file = fs::File::open(path)?;
+            file.set_modified(SystemTime::UNIX_EPOCH).map(|()| none)?
+        }
+        "remove" => fs::remove_file(path).map(|()| none)?,
+        "move" => fs::rename(path, "/tmp/moved").map(|()| none)?,
+        "by link" => {
+            let link = Path::new("/tmp/link");
+            fs::remove_file(link).ok();
+            symlink(path, link)?;
+            fs::read_to_string(link)?
+        }
+        "run" => run(Command::new(path))?,
+        "run from memory" => {
+            let file = nix::sys::memfd::memfd_create(c"x", nix::sys::memfd::MFdFlags::empty())?;
+            fs::File::from(file.try_clone()?).write_all(&fs::read(env::current_exe()?)?)?;
+            use std::os::fd::AsRawFd;
+            let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+            let mut command = Command::new(path);
+            command.args([CHILD, "pid"]);
+            run(command)?
+        }
+
+        // Network.
+        "tcp" => TcpStream::connect(what).map(|_| none)?,
+        "udp" => UdpSocket::bind("127.0.0.1:0")?.send_to(b"out", what).map(|_| none)?,
+        "fast open" => raw::fast_open(u16::try_from(number).unwrap_or(0)).map(|()| none)?,
+        "socket" => {
+            let mut words = what.split(' ').filter_map(|it| it.parse().ok());
+            let mut next = || words.next().unwrap_or(0);
+            raw::call(libc::SYS_socket, [next(), next(), next(), 0]).map(|_| none)?
+        }
+        "abstract socket" => {
+            UnixStream::connect_addr(&SocketAddr::from_abstract_name(what)?).map(|_| none)?
+        }
+        "socket at" => UnixStream::connect(path).map(|_| none)?,
+
+        // Other processes.
+        "pid" => std::process::id().to_string(),
+        "processes" => names(Path::new("/proc"))?
+            .split(' ')
+            .filter(|it| it.bytes().all(|byte| byte.is_ascii_digit()))
+            .collect::<Vec<_>>()
+            .join(" "),
+        "signal" => {
+            let pid = Pid::from_raw(i32::try_from(number).unwrap_or(i32::MAX));
+            kill(pid, None::<Signal>).map(|()| none)?
+        }
+        "kill the keeper" => kill(getppid(), Signal::SIGKILL).map(|()| none)?,
+        "stop the keeper" => kill(getppid(), Signal::SIGSTOP).map(|()| none)?,
+
+        "end by" => {
+            let signal = Signal::try_from(i32::try_from(number).unwrap_or(0))?;
+            nix::sys::signal::raise(signal).map(|()| none)?
+        }
+
+        // System calls.
+        "call" => {
+            let mut words = what.split(' ').filter_map(|it| it.parse().ok());
+            let mut next = || words.next().unwrap_or(0);
+            let args = [next(), next(), next(), next()];
+            let number = i64::try_from(number).unwrap_or(-1);
+            raw::call(number, args).map(|it| it.to_string())?
+        }
+        #[cfg(target_arch = "x86_64")]
+        "call as 32 bits" => raw::call_32(20).to_string(),
+
+        // What it has.
+        "status" => line(Path::new("/proc/self/status"), what)?,
+        "mounts" => fs::read_to_string("/proc/self/mounts")?,
+        "descriptors" => names(Path::new("/proc/self/fd"))?,
+        "limit" => line(Path::new("/proc/self/limits"), what)?,
+        "variable" => env::var(what).unwrap_or_default(),
+
+        // Resources.
+        "memory" => {
+            let mut kept = vec![0_u8; usize::try_from(number).unwrap_or(usize::MAX)];
+            kept.iter_mut().step_by(4096).for_each(|byte| *byte = 1);
+            std::hint::black_box(kept).len().to_string()
+        }
+        "memory of a child" => {
+            let number = number.to_string();
+            let status = itself(&["memory", &number]).stdout(Stdio::null()).status()?;
+            status.to_string()
+        }
+        "file of" => {
+            let file = fs::File::create("/tmp/large")?;
+            let piece = vec![1_u8; 1 << 20];
+            let mut writer = io::BufWriter::new(file);
+            for _ in 0..number.div_ceil(1 << 20) {
+                writer.write_all(&piece)?;
+            }
+            writer.flush().map(|()| none)?
+        }
+        "processes until" => {
+            let mut children = Vec::new();
+            let mut refused = None;
+            for _ in 0..number {
+                match itself(&["wait", "20000"]).spawn() {
+                    Ok(child) => children.push(child),
+                    Err(error) => {
+                        refused = Some(error);
+                        break;
+                    }
+                }
+            }
+            let count = children.len();
+            for mut child in children {
+                child.kill()?;
+                child.wait()?;
+            }
+            match refused {
+                Some(error) => return Err(error),
+                None => count.to_string(),
+            }
+        }
+        "files until" => {
+            let mut open = Vec::new();
+            for _ in 0..number {
+                open.push(fs::File::open("/dev/null")?);
+            }
+            open.len().to_string()
+        }
+        "work" => {
+            let (start, mut rounds) = (Instant::now(), 0_u64);
+            while start.elapsed() < Duration::from_millis(number) {
+                rounds = std::hint::black_box(rounds + 1);
+            }
+            let spent = nix::sys::resource::getrusage(nix::sys::resource::UsageWho::RUSAGE_SELF)?;
+            let spent = spent.user_time();
+            (spent.tv_sec() * 1000 + spent.tv_usec() / 1000).to_string()
+        }
+        "wait" => {
+            thread::sleep(Duration::from_millis(number));
+            none
+        }
+
+        // Leaving something behind.
+        "daemon" => itself(&["hide"]).stdin(Stdio::null()).spawn().map(|it| it.id().to_string())?,
+        "hide" => {
+            setsid()?;
+            itself(&["wait", "50000"]).spawn()?;
+            none
+        }
+        // A process that has a new number each millisecond, in a session of its own.
+        "hop" => {
+            thread::sleep(Duration::from_millis(1));
+            setsid().ok();
+            match number.checked_sub(1) {
+                Some(left) => itself(&["hop", &left.to_string()]).spawn().map(|_| none)?,
+                None => none,
+            }
+        }
+        // For half a minute, should nobody end it.
+        "hopper" => itself(&["hop", "10000"]).spawn().map(|_| none)?,
+        other => format!("does not know how to {other}"),
+    })
+}
+
+fn itself(words: &[&str]) -> Command {
+    let mut command = Command::new(env::current_exe().unwrap_or_default());
+    command.arg(CHILD).args(words).stdin(Stdio::null()).stdout(Stdio::null());
+    command
+}
+
+fn run(mut command: Command) -> io::Result<String> {
+    let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn()?;
+    let mut said = String::new();
+    if let Some(mut out) = child.stdout.take() {
+        out.read_to_string(&mut said)?;
+    }
+    child.wait()?;
+    Ok(said.trim().to_owned())
+}
+
+fn names(folder: &Path) -> io::Result<String> {
+    let entries = fs::read_dir(folder)?;
+    let mut names: Vec<String> =
+        entries.flatten().map(|it| it.file_name().to_string_lossy().into_owned()).collect();
+    names.sort();
+    Ok(names.join(" "))
+}
+
+/// The line that begins with a word.
+fn line(path: &Path, word: &str) -> io::Result<String> {
+    let text = fs::read_to_string(path)?;
+    let line = text.lines().find_map(|line| line.strip_prefix(word));
+    Ok(line.unwrap_or_default().split_whitespace().collect::<Vec<_>>().join(" "))
+}
