@@ -131,36 +131,39 @@ impl CallState {
         use Received as F;
         use Side::{Callee, Caller};
         use Verdict::{Accept, BadId, BadState, Drop, Ignore};
+        let agreed = || features.contains(frame.needs(side));
         match (side, self, frame) {
-            (Callee, Unused, F::Call | F::CallIn) if !features.contains(frame.needs(side)) => {
-                BadState
-            }
+            // The callee's END is the one event that closes a call.
+            (Caller, Open | OpenIn | Cancelling | CancellingIn, F::End) => Accept(Closed),
+            (Caller, Closed, F::End) => BadState,
+            (_, Unused, F::End) => BadId,
+            // A caller's ends its input, if there is one.
+            (Callee, OpenIn | CancellingIn, F::End) => Accept(self.end_input()),
+            (Callee, Open | Cancelling, F::End) => BadState,
+            (Callee, Closed, F::End) => Ignore,
+
             (Callee, Unused, F::Call) => Accept(Open),
+            (Callee, Unused, F::CallIn) if !agreed() => BadState,
             (Callee, Unused, F::CallIn) => Accept(OpenIn),
             (_, _, F::Call | F::CallIn) => BadId,
 
-            _ if !features.contains(frame.needs(side)) => BadState,
-
-            // The callee's END is the one event that closes a call.
-            (Caller, Closed, F::Item | F::End) => BadState,
-            (_, Unused, F::Item | F::End) => BadId,
-            (Caller, _, F::End) => Accept(Closed),
+            (_, _, F::Item | F::Credit) if !agreed() => BadState,
+            (_, Unused, F::Item) => BadId,
             (Caller, Open | OpenIn, F::Item) => Accept(self),
-            (Caller, _, F::Item) => Drop,
-            // A caller's END ends its input, if there is one.
-            (Callee, Closed, F::Item | F::End) => Ignore,
+            (Caller, Cancelling | CancellingIn, F::Item) => Drop,
+            (Caller, Closed, F::Item) => BadState,
             (Callee, OpenIn | CancellingIn, F::Item) => Accept(self),
-            (Callee, OpenIn | CancellingIn, F::End) => Accept(self.end_input()),
-            (Callee, _, F::Item | F::End) => BadState,
+            (Callee, Open | Cancelling, F::Item) => BadState,
+            (Callee, Closed, F::Item) => Ignore,
+
+            (Callee, Open | OpenIn | Cancelling | CancellingIn, F::Credit) => Accept(self),
+            // A caller whose input is over needs none.
+            (Caller, OpenIn | CancellingIn, F::Credit) => Accept(self),
+            (_, _, F::Credit) => Ignore,
 
             (Callee, Open | OpenIn, F::Cancel) => Accept(self.give_up()),
             (Callee, _, F::Cancel) => Ignore,
             (Caller, _, F::Cancel) => BadState,
-
-            // A caller whose input is over needs none.
-            (Callee, Open | OpenIn | Cancelling | CancellingIn, F::Credit) => Accept(self),
-            (Caller, OpenIn | CancellingIn, F::Credit) => Accept(self),
-            (_, _, F::Credit) => Ignore,
 
             (Caller, Open | OpenIn, F::Note) => Accept(self),
             (_, _, F::Note) => Ignore,

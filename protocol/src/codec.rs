@@ -24,7 +24,7 @@ use bytes::{Buf, BufMut, Bytes, BytesMut};
 
 use crate::{
     error::{Close, Fault, Violation},
-    event::Outgoing,
+    event::{Details, Outgoing},
     frame::{CallId, CancelReason, Frame, Kind, Note, USUAL_METHOD, method},
     hello::{Features, Identity, Limits, VERSION},
     msgpack::Writer,
@@ -515,18 +515,10 @@ pub(crate) mod heads {
     }
 
     pub(crate) fn call(head: &mut Writer<'_>, call: &Outgoing<'_>) {
-        let Outgoing { deadline, idle, input, parent, scopes, key, attempt, trace, .. } = call;
-        let some = [
-            deadline.is_some(),
-            idle.is_some(),
-            *input,
-            parent.is_some(),
-            scopes.is_some(),
-            key.is_some(),
-            *attempt != 0,
-            trace.is_some(),
-        ];
-        head.map(1 + some.into_iter().map(usize::from).sum::<usize>());
+        let Outgoing { deadline, idle, input, parent, details, .. } = call;
+        let some = [deadline.is_some(), idle.is_some(), *input, parent.is_some()];
+        let some: usize = some.into_iter().map(usize::from).sum();
+        head.map(1 + some + details.as_ref().map_or(0, |details| count(details)));
         match call.method {
             // The same in one piece, for nearly every call.
             method::TOOL_CALL => head.raw(USUAL_METHOD),
@@ -545,6 +537,21 @@ pub(crate) mod heads {
         if let Some(parent) = parent {
             head.pair_integer("parent", parent.0.into());
         }
+        if let Some(details) = details {
+            rest_of_call(head, details);
+        }
+    }
+
+    /// How many fields these are.
+    #[cold]
+    fn count(Details { scopes, key, attempt, trace }: &Details) -> usize {
+        let some = [scopes.is_some(), key.is_some(), *attempt != 0, trace.is_some()];
+        some.into_iter().map(usize::from).sum()
+    }
+
+    #[cold]
+    fn rest_of_call(head: &mut Writer<'_>, details: &Details) {
+        let Details { scopes, key, attempt, trace } = details;
         if let Some(scopes) = scopes {
             head.str("scopes");
             head.array(scopes.len());

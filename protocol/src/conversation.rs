@@ -336,11 +336,8 @@ impl Conversation {
     }
 
     /// Consults the call table. What breaks a rule comes back as an error.
+    #[inline]
     fn about(&self, id: CallId, frame: Received) -> Result<Verdict, Violation> {
-        let kind = frame.kind().as_str();
-        if id.0 == 0 {
-            return Err(Violation::Id { kind, id: 0, why: "id 0 is the connection" });
-        }
         let side = self.side(id);
         let (open, last) = match side {
             Side::Caller => (self.ours.get(id.0).map(|call| call.state), self.ours.last()),
@@ -351,29 +348,40 @@ impl Conversation {
             None if id.0 <= last => CallState::Closed,
             None => CallState::Unused,
         };
-        let verdict = state.receive(side, frame, self.features);
-        match verdict {
-            Verdict::BadId => {
-                let why = match (side, state) {
-                    (Side::Caller, _) if frame.kind() == Kind::Call => "that parity is ours",
-                    (_, CallState::Unused) => "that id was never opened",
-                    _ => "ids only ever increase",
-                };
-                Err(Violation::Id { kind, id: id.0, why })
-            }
-            Verdict::BadState => {
-                let why = match frame.needs(side) {
-                    needs if self.features.contains(needs) => match frame {
-                        Received::Cancel => "only the caller may cancel",
-                        _ => "the call does not expect it",
-                    },
-                    Features::STREAM => "the feature \"stream\" is not in use",
-                    _ => "the feature \"stream.in\" is not in use",
-                };
-                Err(Violation::State { kind, why })
-            }
-            fine => Ok(fine),
+        match state.receive(side, frame, self.features) {
+            fine @ (Verdict::Accept(_) | Verdict::Drop | Verdict::Ignore) if id.0 != 0 => Ok(fine),
+            verdict => Err(self.broken(id, frame, (side, state), verdict)),
         }
+    }
+
+    /// Which rule a frame about a call breaks.
+    #[cold]
+    fn broken(
+        &self,
+        id: CallId,
+        frame: Received,
+        (side, state): (Side, CallState),
+        verdict: Verdict,
+    ) -> Violation {
+        let kind = frame.kind().as_str();
+        if id.0 != 0 && verdict == Verdict::BadState {
+            let why = match frame.needs(side) {
+                needs if self.features.contains(needs) => match frame {
+                    Received::Cancel => "only the caller may cancel",
+                    _ => "the call does not expect it",
+                },
+                Features::STREAM => "the feature \"stream\" is not in use",
+                _ => "the feature \"stream.in\" is not in use",
+            };
+            return Violation::State { kind, why };
+        }
+        let why = match (side, state) {
+            _ if id.0 == 0 => "id 0 is the connection",
+            (Side::Caller, _) if frame.kind() == Kind::Call => "that parity is ours",
+            (_, CallState::Unused) => "that id was never opened",
+            _ => "ids only ever increase",
+        };
+        Violation::Id { kind, id: id.0, why }
     }
 
     fn hello(&mut self, head: HelloHead, body: Bytes) -> Result<(), Violation> {

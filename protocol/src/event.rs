@@ -199,14 +199,8 @@ pub struct Outgoing<'a> {
     /// A plugin's: the call of the host that it serves; `None`: background work, which
     /// needs a scope of its own. \[R-RV-01\] \[R-SC-05\]
     pub parent: Option<CallId>,
-    /// A host's: what the call may do of what is granted; `None`: all of it.
-    pub scopes: Option<&'a [String]>,
-    /// A random name of this piece of work, the same when it is sent again.
-    pub key: Option<&'a str>,
-    /// How often it was sent before.
-    pub attempt: u8,
-    /// Whose trace it belongs to.
-    pub trace: Option<&'a Trace>,
+    /// What few calls say about themselves. Only a host's narrow with scopes.
+    pub details: Option<Arc<Details>>,
     /// The arguments as MessagePack, or empty.
     pub body: Bytes,
 }

@@ -371,11 +371,6 @@ impl Frame {
             // How nearly every call ends.
             return Ok(Self::End { id: CallId(id), outcome: Ok(body) });
         }
-        // Within a limit that is a u32.
-        let size = layout(head.len(), body.len()).0 as u32;
-        if kind == Kind::Item && head == EMPTY_MAP {
-            return Ok(Self::Item { id: CallId(id), body, size });
-        }
         if kind == Kind::Call
             && let Some((deadline, idle)) = usual_call(head)
         {
@@ -392,6 +387,11 @@ impl Frame {
             }));
         }
         let malformed = |why| Violation::Head { kind: name, why };
+        // Within a limit that is a u32.
+        let size = layout(head.len(), body.len()).0 as u32;
+        if kind == Kind::Item && head == EMPTY_MAP {
+            return Ok(Self::Item { id: CallId(id), body, size });
+        }
         let fields = Fields::parse(head).map_err(malformed)?;
         Self::typed(kind, CallId(id), &fields, body, size).map_err(malformed)
     }

@@ -1,6 +1,6 @@
 //! The calls that we make: they leave, are given up, run out of time, and end.
 
-use alloc::{boxed::Box, string::String, vec::Vec};
+use alloc::{sync::Arc, vec::Vec};
 
 use bytes::Bytes;
 
@@ -10,7 +10,7 @@ use crate::{
     codec::heads,
     credit::{Inflow, Outflow},
     error::{Fault, Misuse, Violation},
-    event::{Budget, Event, Failure, Outgoing},
+    event::{Budget, Details, Event, Failure, Outgoing},
     frame::{CallId, CancelReason, Kind},
     gate::{self, Step},
     hello::Features,
@@ -44,8 +44,8 @@ pub(super) struct Ours {
     pub(super) parent: Option<CallId>,
     /// On a host: how many open calls of theirs serve it.
     pub(super) children: u32,
-    /// On a host: what it leaves of the grant, if it narrows it.
-    pub(super) scopes: Option<Box<[String]>>,
+    /// On a host they may say what it leaves of the grant.
+    pub(super) details: Option<Arc<Details>>,
 }
 
 impl Ours {
@@ -105,24 +105,13 @@ impl Conversation {
                 }
                 Ok(id)
             }
-            Role::Plugin => {
-                if call.scopes.is_some() {
-                    return Err(Misuse::WrongEnd);
-                }
-                let (deadline, parents) = self.may_call_host(call, now)?;
-                let trace = parents.as_ref().and_then(|parents| parents.trace.as_ref());
-                let trace = call.trace.or(trace);
-                let id =
-                    self.send_call(&Outgoing { deadline, trace, ..call.clone() }, None, now)?;
-                if let Some(parent) = call.parent.and_then(|id| self.theirs.get_mut(id.0)) {
-                    parent.children += 1;
-                }
-                Ok(id)
-            }
+            Role::Plugin => self.call_host(call, now),
         }
     }
 
-    fn send_call(
+    /// Queues a CALL and takes it into the books.
+    #[inline]
+    pub(super) fn send_call(
         &mut self,
         call: &Outgoing<'_>,
         step: Option<Step>,
@@ -152,7 +141,7 @@ impl Conversation {
             input: Outflow::new(self.peer.window),
             parent: call.parent,
             children: 0,
-            scopes: call.scopes.map(Box::from),
+            details: call.details.clone(),
         };
         self.wake_calls = earliest(self.wake_calls, entry.wake());
         self.ours.insert(id, entry);

@@ -5,7 +5,7 @@ use alloc::{string::String, sync::Arc, vec::Vec};
 use super::Conversation;
 use crate::{
     error::{Fault, Misuse, Violation},
-    event::{Details, Event, Incoming, Outgoing},
+    event::{Event, Incoming, Outgoing},
     frame::{CallId, CancelReason, Code},
     hello::Features,
     reverse::{self, Parent, Verdict},
@@ -31,21 +31,20 @@ impl Conversation {
             && work.all(|(id, _)| ancestors.contains(&CallId(id)))
     }
 
-    /// Judges a reverse call of ours as the host would. Returns its total budget, which
-    /// is never above what is left of its parent's, and what the parent says about
-    /// itself. \[R-RV-05\] \[R-SC-07\]
-    pub(super) fn may_call_host(
-        &self,
-        call: &Outgoing<'_>,
-        now: Tick,
-    ) -> Result<(Option<u64>, Option<Arc<Details>>), Misuse> {
+    /// A reverse call of ours, judged as the host would judge it. \[R-SC-07\]
+    #[inline(never)]
+    pub(super) fn call_host(&mut self, call: &Outgoing<'_>, now: Tick) -> Result<CallId, Misuse> {
+        let mut details = call.details.clone();
+        if details.as_ref().is_some_and(|details| details.scopes.is_some()) {
+            return Err(Misuse::WrongEnd);
+        }
         if !self.features.contains(Features::REVERSE) {
             return Err(Misuse::NotAgreed("reverse"));
         }
         let parent = call.parent.and_then(|id| self.theirs.get(id.0));
-        let details = parent.and_then(|parent| parent.details.clone());
+        let parents = parent.and_then(|parent| parent.details.as_deref());
         let kind = Parent::of(call.parent.is_some(), parent.is_some());
-        let narrowed = details.as_ref().and_then(|details| details.scopes.as_deref());
+        let narrowed = parents.and_then(|parents| parents.scopes.as_deref());
         // Which names a glob lets through is the host's to judge, who knows what they are.
         match self.judge(kind, narrowed, |scopes| scope::name(scopes, call.method)) {
             Verdict::Run => {}
@@ -58,10 +57,20 @@ impl Conversation {
             return Err(Misuse::Full { max });
         }
         let left = parent.and_then(|parent| parent.deadline).map(|at| at.since(now));
-        Ok((least(call.deadline, left), details))
+        let deadline = least(call.deadline, left);
+        if let Some(trace) = parents.and_then(|parents| parents.trace.as_ref()) {
+            let details = Arc::make_mut(details.get_or_insert_default());
+            details.trace.get_or_insert_with(|| trace.clone());
+        }
+        let id = self.send_call(&Outgoing { deadline, details, ..call.clone() }, None, now)?;
+        if let Some(parent) = call.parent.and_then(|id| self.theirs.get_mut(id.0)) {
+            parent.children += 1;
+        }
+        Ok(id)
     }
 
     /// A CALL from the plugin. \[R-RV-02\]
+    #[inline(never)]
     pub(super) fn host_called(&mut self, mut call: Incoming, now: Tick) -> Result<(), Violation> {
         let bad_state = |why| Err(Violation::State { kind: "CALL", why });
         if !self.features.contains(Features::REVERSE) {
@@ -73,7 +82,8 @@ impl Conversation {
         }
         let parent = call.parent.and_then(|id| self.ours.get(id.0));
         let kind = Parent::of(call.parent.is_some(), parent.is_some());
-        let narrowed = parent.and_then(|parent| parent.scopes.as_deref());
+        let details = parent.and_then(|parent| parent.details.as_ref());
+        let narrowed = details.and_then(|details| details.scopes.as_deref());
         let covers = |scopes: &[String]| scope::cover(scopes, &call.method, &call.body);
         let refusal = match self.judge(kind, narrowed, covers) {
             Verdict::BadState if kind == Parent::Other => {

@@ -267,6 +267,11 @@ fn a_stream_starts_with_the_window_of_whoever_receives_it() {
     }
     pair.flow();
     assert_eq!((pair.host.stage(), pair.plugin.stage()), (Stage::Active, Stage::Active));
+    for end in [&mut pair.host, &mut pair.plugin] {
+        events(end);
+        feed(end, &item(3, 0), Tick(1_000));
+        is_broken(end, Close::FlowError);
+    }
 }
 
 #[test]

@@ -286,15 +286,14 @@ proptest! {
         prop_assume!(!method.starts_with("plugin."));
         let mut pair = Pair::with(streaming(), streaming(), At::Active);
         pair.chunk = chunk;
-        let scopes = scopes.as_deref();
+        let details = Details { scopes, key, attempt, trace };
+        let details = (details != Details::default()).then(|| details.into());
         let call = Outgoing {
-            method: &method, deadline, idle, input, parent: None, scopes,
-            key: key.as_deref(), attempt, trace: trace.as_ref(), body: blob(len),
+            method: &method, deadline, idle, input, parent: None, details, body: blob(len),
         };
         let id = pair.host.call(&call, pair.now).unwrap();
         pair.reach_plugin();
-        let details = Details { scopes: scopes.map(Vec::from), key, attempt, trace };
-        let details = (details != Details::default()).then(|| details.into());
+        let details = call.details;
         let expected = Incoming {
             id, method: method.into(), deadline, idle, input, parent: None, details,
             body: blob(len),

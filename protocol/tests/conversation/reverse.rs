@@ -1,5 +1,7 @@
 //! Calls of the plugin's, their parents and their scopes. [R-RV] [R-SC]
 
+use std::sync::Arc;
+
 use plugbay_protocol::*;
 use serde_json::{Value, json};
 
@@ -22,6 +24,11 @@ fn scopes(list: &[&str]) -> Vec<String> {
 /// has been granted.
 fn pair(at: At) -> Pair {
     granted(at, &["host.x", "host.named[a_*]", "host.background"])
+}
+
+/// What a call says about itself that may do only this.
+fn narrows(list: &[&str]) -> Option<Arc<Details>> {
+    Some(Details { scopes: Some(scopes(list)), ..Details::default() }.into())
 }
 
 fn granted(at: At, grant: &[&str]) -> Pair {
@@ -130,19 +137,19 @@ fn both_ends_do_what_the_table_of_reverse_calls_says() {
 #[test]
 fn a_reverse_call_goes_there_and_back() {
     let mut pair = pair(At::Open);
+    let details = Details { key: Some("k".into()), ..Details::default() };
     let call = Outgoing {
         method: "host.x",
         parent: Some(PARENT),
         deadline: Some(500),
         idle: Some(100),
-        key: Some("k"),
+        details: Some(details.clone().into()),
         body: blob(5),
         ..Outgoing::default()
     };
     assert_eq!(pair.plugin.call(&call, pair.now), Ok(ID));
     assert_eq!((pair.plugin.reverse_calls(), pair.plugin.open_calls()), (1, 1));
     pair.reach_host();
-    let details = Details { key: Some("k".into()), ..Details::default() };
     let expected = Incoming {
         id: ID,
         method: "host.x".into(),
@@ -197,8 +204,7 @@ fn each_end_says_only_what_is_its_to_say() {
     let mut pair = pair(At::Open);
     let call = Outgoing { parent: Some(PARENT), ..reverse("tool.call", None) };
     assert_eq!(pair.host.call(&call, pair.now), Err(Misuse::WrongEnd));
-    let none = scopes(&[]);
-    let call = Outgoing { scopes: Some(&none), ..reverse("host.x", None) };
+    let call = Outgoing { details: narrows(&[]), ..reverse("host.x", None) };
     assert_eq!(pair.plugin.call(&call, pair.now), Err(Misuse::WrongEnd));
     assert!(pair.host.outbox().is_empty() && pair.plugin.outbox().is_empty());
     // And hears only what is the other's.
@@ -328,9 +334,8 @@ fn authority_is_the_grant_within_what_the_parent_leaves_of_it() {
         (&["host.named", "nonsense["], Some(&["host.named", ""]), "host.named", vec![], true),
     ] {
         let mut pair = granted(At::Active, grant);
-        let narrowed = narrowed.map(scopes);
-        let call =
-            Outgoing { method: "tool.call", scopes: narrowed.as_deref(), ..Outgoing::default() };
+        let details = narrowed.and_then(narrows);
+        let call = Outgoing { method: "tool.call", details, ..Outgoing::default() };
         pair.host.call(&call, pair.now).unwrap();
         pair.reach_plugin();
         let head = json!({"method": method, "parent": 3});
@@ -338,7 +343,7 @@ fn authority_is_the_grant_within_what_the_parent_leaves_of_it() {
         assert_eq!(end, (!fine).then(denied), "{grant:?} {narrowed:?} {method}");
         // A plugin knows by itself which methods it may not call, and not which names.
         let methods = |list: &[String]| list.iter().any(|s| s.split('[').next() == Some(method));
-        let may = methods(&scopes(grant)) && narrowed.as_deref().is_none_or(methods);
+        let may = methods(&scopes(grant)) && narrowed.is_none_or(|list| methods(&scopes(list)));
         let ours = pair.plugin.call(&reverse(method, Some(PARENT)), pair.now);
         assert_eq!(ours.is_ok(), may, "{grant:?} {narrowed:?} {method}");
         assert!(may || ours == Err(Misuse::NotGranted));
@@ -605,11 +610,14 @@ fn a_reverse_call_belongs_to_the_trace_of_its_parent() {
     };
     let mut pair = pair(At::Active);
     let (of_parent, own) = (trace(7), trace(8));
-    let call = Outgoing { trace: Some(&of_parent), ..reverse("tool.call", None) };
+    let of =
+        |trace: &Trace| Some(Details { trace: Some(trace.clone()), ..Details::default() }.into());
+    let call = Outgoing { details: of(&of_parent), ..reverse("tool.call", None) };
     pair.host.call(&call, pair.now).unwrap();
     pair.reach_plugin();
     for (given, expected) in [(None, &of_parent), (Some(&own), &own)] {
-        let call = Outgoing { trace: given, ..reverse("host.x", Some(PARENT)) };
+        let details = given.and_then(of);
+        let call = Outgoing { details, ..reverse("host.x", Some(PARENT)) };
         pair.plugin.call(&call, pair.now).unwrap();
         pair.reach_host();
         let told = pair.host_events();
