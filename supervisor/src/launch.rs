@@ -7,10 +7,14 @@
 use std::{
     collections::BTreeMap,
     convert::Infallible,
+    fs::DirBuilder,
     io,
     os::{
         fd::OwnedFd,
-        unix::process::{CommandExt, ExitStatusExt},
+        unix::{
+            fs::DirBuilderExt,
+            process::{CommandExt, ExitStatusExt},
+        },
     },
     process::{Child, Command, ExitStatus, Stdio},
 };
@@ -52,12 +56,25 @@ pub(crate) struct Launched {
 pub(crate) fn launch(plan: &PluginPlan, enclosure: &Enclosure) -> Result<Launched, Reason> {
     let program = plan.command.first().map_or("", String::as_str);
     let failed = |error: io::Error| spawn_failed(program, &error);
+    make_folders(plan)?;
     let pipes = Pipes::new(plan).map_err(failed)?;
     if plan.sandbox.level == Level::None {
         return spawn(plan, pipes).map_err(failed);
     }
     let walls = enclosure.walls(plan)?;
     spawn_behind(plan, enclosure, walls, pipes).map_err(failed)
+}
+
+/// What a plugin is granted and has to be there.
+fn make_folders(plan: &PluginPlan) -> Result<(), Reason> {
+    for grant in plan.sandbox.files.iter().filter(|it| it.make) {
+        let made = DirBuilder::new().recursive(true).mode(0o700).create(&grant.path);
+        made.map_err(|error| Reason::SetupFailed {
+            step: format!("make the folder {}", grant.path.display()),
+            error: error.to_string(),
+        })?;
+    }
+    Ok(())
 }
 
 /// Why there is no process.

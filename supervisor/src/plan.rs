@@ -213,6 +213,9 @@ impl Item {
     }
 }
 
+/// The variable that names the folder which is kept for a plugin.
+pub const STATE: &str = "PLUGBAY_STATE";
+
 /// A file or folder that a plugin may reach.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FileGrant {
@@ -220,6 +223,8 @@ pub struct FileGrant {
     pub path: PathBuf,
     /// Whether it may change it, or only read and execute.
     pub write: bool,
+    /// Whether it is made, a folder for its owner alone, if it is not there.
+    pub make: bool,
 }
 
 /// What a plugin may connect to.

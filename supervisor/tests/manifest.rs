@@ -13,7 +13,10 @@ use plugbay_supervisor::{
         self, Code, Loaded, Report, Severity, Surroundings, load_file_with, load_folder_with,
         load_text, schema,
     },
-    plan::{Approval, Effect, PluginPlan, RestartWhen, Secret},
+    plan::{
+        Approval, Effect, FileGrant, IfMissing, Item, Level, Network, PluginPlan, RestartWhen,
+        Secret,
+    },
 };
 
 /// Relative, so that no report has the path of this machine.
@@ -212,7 +215,9 @@ fn everything_that_can_be_written_arrives_in_the_plan() {
     assert_eq!(tools, ["lookup", "save_place"], "the others are known, for the handshake");
     assert!(geocode.tools[0].output_schema.is_some());
     assert_eq!(geocode.grant_scopes, ["kv.get", "kv.put"], "a pattern means what is asked for");
-    assert_eq!(geocode.env.keys().collect::<Vec<_>>(), ["GEOCODE_REGION", "HOME", "LANG", "PATH"]);
+    let names: Vec<_> = geocode.env.keys().collect();
+    assert_eq!(names, ["GEOCODE_REGION", "HOME", "LANG", "PATH", "PLUGBAY_STATE"]);
+    assert_eq!(geocode.env["PLUGBAY_STATE"], "/var/lib/plugbay/geocode");
     assert_eq!(geocode.secrets["GEOCODE_KEY"], Secret("the key".to_owned()), "without a newline");
     let config = serde_json::json!({
         "region": "no", "layers": ["streets", "rail"], "since": "2026-01-31",
@@ -224,6 +229,15 @@ fn everything_that_can_be_written_arrives_in_the_plan() {
     assert_eq!((limits.concurrency, limits.queue), (2, 32), "the plugin's own word wins");
     assert_eq!(limits.calls_per_minute, Some(120));
     assert_eq!(limits.stderr_bytes_per_second, 64 << 10);
+    assert_eq!((limits.memory_bytes, limits.cpu_percent), (Some(128 << 20), Some(100)));
+    assert_eq!((limits.processes, limits.open_files), (Some(32), Some(256)));
+    assert_eq!(limits.file_bytes, Some(100 << 20));
+    let sandbox = &geocode.sandbox;
+    assert_eq!((sandbox.level, sandbox.if_missing), (Level::Standard, IfMissing::Warn));
+    assert_eq!(sandbox.prefer, [Item::Memory, Item::Cpu]);
+    assert!(sandbox.private_tmp && sandbox.network == Network::All);
+    let path = "/var/lib/plugbay/geocode".into();
+    assert_eq!(sandbox.files, [FileGrant { path, write: true, make: true }]);
     let times = &geocode.timeouts;
     let seconds = Duration::from_secs;
     assert_eq!((times.hello, times.activate), (seconds(10), seconds(20)));
@@ -251,9 +265,37 @@ fn everything_that_can_be_written_arrives_in_the_plan() {
     assert_eq!(tickets.secrets["TICKETS_TOKEN"], Secret("t-1234".to_owned()));
     assert_eq!(tickets.secrets["OTHER"], Secret("from systemd".to_owned()));
     assert_eq!(tickets.approve.write, Approval::Deny);
+    let sandbox = &tickets.sandbox;
+    assert_eq!((sandbox.level, sandbox.network), (Level::Strict, Network::None));
+    assert!(sandbox.files.is_empty() && !tickets.env.contains_key("PLUGBAY_STATE"));
 
     let vault = plugin(&loaded, "vault");
     assert!(!vault.enabled && vault.secrets.is_empty(), "what is off is handed nothing");
+}
+
+/// `${workspace}` is the folder of the file that grants it, and `${state}` has a place
+/// also if nobody says which.
+#[test]
+fn variables_in_paths_are_folders() {
+    let grant = |path: &str| {
+        let text = format!(
+            "manifest = 1\n[plugins.p]\ncommand = [\"/bin/true\"]\n[plugins.p.grant]\n\
+             fs = [{{ path = \"{path}\", access = \"read\" }}]\n"
+        );
+        load_text("plugbay.toml", &text, Path::new("/srv/agent"), &around())
+    };
+    for (path, expected, make) in [
+        ("${workspace}", "/srv/agent", false),
+        ("${workspace}/data/x", "/srv/agent/data/x", false),
+        ("${state}", "/home/ada/.local/state/plugbay/p", true),
+        ("${state}/cache", "/home/ada/.local/state/plugbay/p/cache", true),
+        ("/srv/maps", "/srv/maps", false),
+    ] {
+        let loaded = grant(path);
+        let path = PathBuf::from(expected);
+        let files = &plugin(&loaded, "p").sandbox.files;
+        assert_eq!(*files, [FileGrant { path, write: false, make }]);
+    }
 }
 
 #[test]
@@ -262,7 +304,7 @@ fn what_is_not_enforced_is_shown_with_the_plugin() {
     let geocode = &plugin(&loaded, "geocode").degraded;
     insta::assert_snapshot!("degraded", geocode.join("\n"));
     let tickets = &plugin(&loaded, "tickets").degraded;
-    assert!(tickets.iter().any(|it| it.starts_with("limits.memory = 256MiB ")), "{tickets:?}");
+    assert!(tickets.iter().any(|it| it.starts_with("host.memory = 2GiB ")), "{tickets:?}");
     assert!(!tickets.iter().any(|it| it.starts_with("grant.net")), "{tickets:?}");
     // Each is warned of once, however many plugins it holds for.
     let memory = loaded.report.problems.iter().filter(|it| it.message.contains("host.memory"));
@@ -379,8 +421,8 @@ fn a_withheld_tool_is_known_and_not_granted() {
 
 #[test]
 fn a_switched_off_plugin_is_not_refused() {
-    let text = "manifest = 1\n[defaults.sandbox]\nlevel = \"strict\"\nif_missing = \"refuse\"\n\
-                [plugins.hello]\nfrom = \"hello\"\nenabled = false\n";
+    let text = "manifest = 1\n[defaults.sandbox]\nlevel = \"none\"\nif_missing = \"refuse\"\n\
+                [defaults.limits]\nopen_files = 64\n[plugins.hello]\nfrom = \"hello\"\nenabled = false\n";
     let dir = Path::new(FOLDER).join("plugins");
     let loaded = load_text("plugbay.toml", text, &dir, &around());
     assert_eq!(loaded.invalid, []);

@@ -185,8 +185,8 @@ fn a_grant_is_what_it_says_and_no_more() {
             std::os::unix::fs::symlink(&elsewhere.secret, &link).expect("it is ours");
             let mut plan = walled(world, level);
             plan.sandbox.files = vec![
-                FileGrant { path: read.clone(), write: false },
-                FileGrant { path: write.clone(), write: true },
+                FileGrant { path: read.clone(), write: false, make: false },
+                FileGrant { path: write.clone(), write: true, make: false },
             ];
             let stage = world.supervise([plan]);
             stage.up("p").await;
@@ -210,7 +210,8 @@ fn a_grant_is_what_it_says_and_no_more() {
 fn a_grant_of_what_is_not_there_is_named() {
     alone(async |world| {
         let mut plan = walled(world, Level::Standard);
-        plan.sandbox.files = vec![FileGrant { path: "/not/there".into(), write: false }];
+        plan.sandbox.files =
+            vec![FileGrant { path: "/not/there".into(), write: false, make: false }];
         let stage = world.supervise([plan]);
         let error = within("an answer", stage.ready("p")).await.expect_err("it cannot start");
         let said = error.to_string();

@@ -17,7 +17,7 @@ use super::{
 };
 use crate::{
     launch::{Exit, spawn_failed},
-    plan::{IfMissing, Item, Level, Network, PluginPlan},
+    plan::{IfMissing, Item, Level, Network, PluginPlan, STATE},
     reason::Reason,
 };
 
@@ -240,10 +240,12 @@ fn failed(step: &str, error: &io::Error) -> Reason {
 }
 
 fn env(plan: &PluginPlan) -> Vec<(&'static str, String)> {
-    match plan.sandbox.private_tmp {
-        true => vec![("HOME", "/tmp".to_owned()), ("TMPDIR", "/tmp".to_owned())],
-        false => Vec::new(),
+    if !plan.sandbox.private_tmp {
+        return Vec::new();
     }
+    // What is kept, if anything is; the host's user has another home.
+    let home = plan.env.get(STATE).map_or("/tmp", String::as_str);
+    vec![("HOME", home.to_owned()), ("TMPDIR", "/tmp".to_owned())]
 }
 
 /// From the helper's first step to the program's.

@@ -12,7 +12,7 @@ use super::{
     source::Source,
     units::{bytes_in_words, in_words},
 };
-use crate::plan::PluginPlan;
+use crate::plan::{Level, PluginPlan};
 
 /// What the change is called where something is wrong with it.
 const NAME: &str = "the change";
@@ -20,8 +20,10 @@ const NAME: &str = "the change";
 const LIMITS: [&str; 6] = ["frame", "result", "concurrency", "queue", "calls", "stderr"];
 /// The keys of `[timeouts]`.
 const TIMEOUTS: [&str; 7] = ["start", "activate", "call", "call_max", "cancel", "drain", "stop"];
-/// Those of `[limits]` that nothing holds a plugin to yet.
-const UNENFORCED: [&str; 5] = ["memory", "cpu", "processes", "open_files", "overflow"];
+/// The keys of `[limits]` that only a sandbox enforces.
+const SYSTEM: [&str; 5] = ["memory", "cpu", "processes", "open_files", "file"];
+/// That one that nothing holds a plugin to yet.
+const UNENFORCED: [&str; 1] = ["overflow"];
 
 /// The plan with other limits and timeouts: pairs of a manifest's key and value, such as
 /// `queue` and `64` or `call` and `45s`.
@@ -61,9 +63,12 @@ pub fn adjust(plan: &PluginPlan, changes: &[(String, String)]) -> Result<PluginP
             reader.problems.into_iter().chain(notes.problems).for_each(|it| report.add(it));
         }
     }
-    for (key, _) in changes.iter().filter(|(key, _)| UNENFORCED.contains(&key.as_str())) {
+    let is_bare = plan.sandbox.level == Level::None;
+    let is_idle = |key: &str| UNENFORCED.contains(&key) || is_bare && SYSTEM.contains(&key);
+    for (key, _) in changes.iter().filter(|(key, _)| is_idle(key)) {
         let message = format!("`{key}` is not enforced here, so that changing it changes nothing");
-        let known = [&LIMITS[..], &TIMEOUTS].concat().join(", ");
+        let system: &[&str] = if is_bare { &[] } else { &SYSTEM };
+        let known = [&LIMITS[..], system, &TIMEOUTS].concat().join(", ");
         report.add(
             Problem::error(Code::PB0701, message).help(format!("these can be changed: {known}")),
         );
@@ -97,14 +102,26 @@ pub fn bounds(plan: &PluginPlan) -> Vec<Bound> {
     let (limits, times) = (&plan.limits, &plan.timeouts);
     let bytes = |n: usize| bytes_in_words(n as u64);
     let rate = limits.calls_per_minute.map_or("-".into(), |it| format!("{it}/min"));
+    let number = |it: Option<u32>| it.map_or("-".into(), |it| it.to_string());
+    let size = |it: Option<u64>| it.map_or("-".into(), bytes_in_words);
+    let system = [
+        ("memory", size(limits.memory_bytes), false),
+        ("cpu", limits.cpu_percent.map_or("-".into(), |it| format!("{it}%")), false),
+        ("processes", number(limits.processes), false),
+        ("open_files", number(limits.open_files), false),
+        ("file", size(limits.file_bytes), false),
+    ];
+    let system = if plan.sandbox.level == Level::None { &[][..] } else { &system };
     let stop = times.exit_grace + times.eof_grace + times.term_grace;
-    let all = [
+    let own = [
         ("frame", bytes(limits.frame_bytes as usize), false),
         ("result", bytes(limits.result_bytes), true),
         ("concurrency", limits.concurrency.to_string(), false),
         ("queue", limits.queue.to_string(), true),
         ("calls", rate, true),
         ("stderr", format!("{}/s", bytes_in_words(limits.stderr_bytes_per_second)), false),
+    ];
+    let time = [
         ("start", in_words(times.hello), false),
         ("activate", in_words(times.activate), false),
         ("call", in_words(times.call_idle), true),
@@ -113,7 +130,8 @@ pub fn bounds(plan: &PluginPlan) -> Vec<Bound> {
         ("drain", in_words(times.drain), false),
         ("stop", in_words(stop), false),
     ];
-    all.into_iter().map(|(key, value, at_once)| Bound { key, value, at_once }).collect()
+    let all = own.iter().chain(system).chain(&time).cloned();
+    all.map(|(key, value, at_once)| Bound { key, value, at_once }).collect()
 }
 
 #[cfg(test)]
@@ -155,6 +173,16 @@ mod tests {
         let all = bounds(&plan);
         let keys: Vec<&str> = all.iter().map(|it| it.key).collect();
         assert_eq!(keys, [&LIMITS[..], &TIMEOUTS].concat());
+        let mut closed = plan.clone();
+        closed.sandbox.level = Level::Standard;
+        let changes = [("memory", "64MiB"), ("cpu", "50%"), ("processes", "8")];
+        let others = [("open_files", "64"), ("file", "1MiB")];
+        let changes = changes.into_iter().chain(others);
+        let changes: Vec<_> = changes.map(|(key, value)| (key.into(), value.into())).collect();
+        let closed = bounds(&adjust(&closed, &changes).unwrap());
+        let pairs: Vec<(String, String)> =
+            closed.iter().map(|it| (it.key.into(), it.value.clone())).collect();
+        assert!(changes.iter().all(|it| pairs.contains(it)), "{pairs:?}");
         for bound in &all {
             let again = adjust(&plan, &[(bound.key.into(), bound.value.clone())]).unwrap();
             assert_eq!(bounds(&again), all, "{bound:?}");

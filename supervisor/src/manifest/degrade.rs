@@ -1,9 +1,12 @@
-//! What is written and cannot be enforced in this version: never in silence.
+//! What is written and not enforced: never in silence.
+//!
+//! Two kinds: what this version cannot do, and what only a sandbox holds a plugin to that
+//! has none. (What this *machine* cannot do is seen when the plugin starts.)
 
 use super::{
     author::Author,
     codes::Code,
-    host::{Host, HostFile, IfMissing, Level, Overflow, Plugin},
+    host::{Host, HostFile, Overflow, Plugin},
     names,
     read::At,
     report::{Notes, Problem},
@@ -11,12 +14,15 @@ use super::{
     source::{Source, Span},
     units::{Size, bytes_in_words},
 };
+use crate::plan::{IfMissing, Level};
 
 /// One key that is accepted and checked, and that nothing holds the plugin to.
 #[derive(Clone, Debug)]
 pub(crate) struct Unenforced {
     /// The key and its value, as in `limits.memory = 128MiB`.
     what: String,
+    /// Where it is not.
+    where_not: &'static str,
     /// What happens instead.
     instead: &'static str,
     at: Span,
@@ -27,24 +33,39 @@ pub(crate) fn unenforced(
     host: Option<&Host>,
     plugin: &Plugin,
     layers: Layers<'_>,
+    level: Level,
 ) -> Vec<Unenforced> {
     let mut found = Vec::new();
-    let mut add = |what: String, at: &Span, instead: &'static str| {
-        found.push(Unenforced { what, instead, at: at.clone() });
+    let mut add = |what: String, at: &Span, where_not, instead: &'static str| {
+        found.push(Unenforced { what, where_not, instead, at: at.clone() });
     };
+    const VERSION: &str = "in this version";
+    const BARE: &str = "without a sandbox";
     const NO_LIMIT: &str = "nothing stops the plugin there";
-    if let Some(it) = pick!(layers, limits.memory) {
-        add(format!("limits.memory = {}", size(it)), &it.span, NO_LIMIT);
-    }
-    if let Some(it) = pick!(layers, limits.cpu) {
-        let share = super::settings::percent(it.value);
-        add(format!("limits.cpu = {share}"), &it.span, NO_LIMIT);
-    }
-    if let Some(it) = pick!(layers, limits.processes) {
-        add(format!("limits.processes = {}", it.value), &it.span, NO_LIMIT);
-    }
-    if let Some(it) = pick!(layers, limits.open_files) {
-        add(format!("limits.open_files = {}", it.value), &it.span, NO_LIMIT);
+    if level == Level::None {
+        for (key, at) in
+            [("memory", pick!(layers, limits.memory)), ("file", pick!(layers, limits.file))]
+        {
+            if let Some(it) = at {
+                add(format!("limits.{key} = {}", size(it)), &it.span, BARE, NO_LIMIT);
+            }
+        }
+        if let Some(it) = pick!(layers, limits.cpu) {
+            let share = super::settings::percent(it.value);
+            add(format!("limits.cpu = {share}"), &it.span, BARE, NO_LIMIT);
+        }
+        for (key, at) in [
+            ("processes", pick!(layers, limits.processes)),
+            ("open_files", pick!(layers, limits.open_files)),
+        ] {
+            if let Some(it) = at {
+                add(format!("limits.{key} = {}", it.value), &it.span, BARE, NO_LIMIT);
+            }
+        }
+        if let Some(it) = pick!(layers, sandbox.private_tmp).filter(|it| it.value) {
+            let instead = "the plugin sees the temporary files of others";
+            add("sandbox.private_tmp = true".to_owned(), &it.span, BARE, instead);
+        }
     }
     if let Some(it) = pick!(layers, limits.overflow) {
         let word = match it.value {
@@ -54,45 +75,30 @@ pub(crate) fn unenforced(
         };
         if let Some(word) = word {
             let instead = "a result over the limit fails the call";
-            add(format!("limits.overflow = {word}"), &it.span, instead);
+            add(format!("limits.overflow = {word}"), &it.span, VERSION, instead);
         }
-    }
-    if let Some(it) = pick!(layers, sandbox.level) {
-        let word = match it.value {
-            Level::None => None,
-            Level::Standard => Some("standard"),
-            Level::Strict => Some("strict"),
-        };
-        if let Some(word) = word {
-            let instead = "the plugin runs without a sandbox";
-            add(format!("sandbox.level = {word}"), &it.span, instead);
-        }
-    }
-    if let Some(it) = pick!(layers, sandbox.private_tmp).filter(|it| it.value) {
-        let instead = "the plugin sees the temporary files of others";
-        add("sandbox.private_tmp = true".to_owned(), &it.span, instead);
     }
     if let Some(it) = &plugin.digest {
         let instead = "the plugin's files are not compared with it";
-        add("digest".to_owned(), &it.span, instead);
+        add("digest".to_owned(), &it.span, VERSION, instead);
     }
     if let Some(grant) = &plugin.grant {
         for it in grant.net.iter().flatten() {
             let instead = "the plugin reaches every host that its user can";
-            add(format!("grant.net {}", it.value), &it.span, instead);
+            add(format!("grant.net {}", it.value), &it.span, VERSION, instead);
         }
-        for it in grant.fs.iter().flatten() {
+        for it in grant.fs.iter().flatten().filter(|_| level == Level::None) {
             let instead = "the plugin opens every file that its user can";
-            add(format!("grant.fs {}", it.path.value), &it.path.span, instead);
+            add(format!("grant.fs {}", it.path.value), &it.path.span, BARE, instead);
         }
     }
     if let Some(it) = host.and_then(|it| it.memory.as_ref()) {
         let instead = "nothing bounds the plugins together";
-        add(format!("host.memory = {}", size(it)), &it.span, instead);
+        add(format!("host.memory = {}", size(it)), &it.span, VERSION, instead);
     }
     if let Some(it) = host.and_then(|it| it.processes.as_ref()) {
         let instead = "nothing bounds the plugins together";
-        add(format!("host.processes = {}", it.value), &it.span, instead);
+        add(format!("host.processes = {}", it.value), &it.span, VERSION, instead);
     }
     found
 }
@@ -118,7 +124,7 @@ pub(crate) fn report(
         notes.add(match refuse {
             Some(rule) => {
                 let message =
-                    format!("`{name}` is refused: {} is not enforced in this version", it.what);
+                    format!("`{name}` is refused: {} is not enforced {}", it.what, it.where_not);
                 Problem::error(Code::PB0702, message)
                     .at(source, &it.at, it.instead)
                     .also(source, rule, "this rule refuses it")
@@ -126,7 +132,7 @@ pub(crate) fn report(
             }
             // Without the plugin's name: what `[defaults]` says is said once.
             None => {
-                let message = format!("{} is not enforced in this version", it.what);
+                let message = format!("{} is not enforced {}", it.what, it.where_not);
                 Problem::warning(Code::PB0701, message).at(source, &it.at, it.instead)
             }
         });
@@ -137,15 +143,13 @@ pub(crate) fn report(
 /// Keys that are known and have no effect yet, beside those above.
 pub(crate) fn later(file: &HostFile, source: &Source, notes: &mut Notes) {
     let Some(host) = &file.host else { return };
-    for (key, at) in [("state_dir", &host.state_dir), ("control", &host.control)] {
-        if let Some(at) = at {
-            let message = format!("`{key}` is planned and has no effect yet");
-            notes.add(Problem::warning(Code::PB0114, message).at(
-                source,
-                &at.span,
-                "nothing reads this in this version",
-            ));
-        }
+    if let Some(at) = &host.control {
+        let message = "`control` is planned and has no effect yet";
+        notes.add(Problem::warning(Code::PB0114, message).at(
+            source,
+            &at.span,
+            "nothing reads this in this version",
+        ));
     }
 }
 
@@ -160,7 +164,10 @@ pub(crate) fn no_sandbox() -> Problem {
         Code::PB0703,
         "plugins run without a sandbox: each can do what the user who runs plugbay can",
     )
-    .help("write level = \"none\" under [defaults.sandbox] to say that you know")
+    .help(
+        "write level = \"standard\" under [defaults.sandbox] to close them in, or \"none\" to say \
+         that you know",
+    )
 }
 
 /// Warns where an operator sets less than the author says it needs.

@@ -5,7 +5,7 @@ use super::{
     codes::Code,
     host::{Grant, GrantFs, Plugin},
     names,
-    plugin::{AskFs, AskHost, AskSecret},
+    plugin::{Access, AskFs, AskHost, AskSecret},
     read::At,
     report::{Notes, Problem},
     resolve::ENV_ALWAYS,
@@ -22,6 +22,10 @@ pub(crate) struct Granted {
     pub(crate) scopes: Vec<String>,
     /// Names of environment variables.
     pub(crate) env: Vec<String>,
+    /// Paths as they are written, and whether they may be changed.
+    pub(crate) files: Vec<(String, bool)>,
+    /// Whether any host may be reached.
+    pub(crate) network: bool,
 }
 
 /// Checks one plugin's grants against what its author asks for. Without an
@@ -41,7 +45,10 @@ pub(crate) fn grants(
     check.fs(grant);
     let scopes = check.host(grant);
     let env = check.env(grant);
-    Granted { tools, scopes, env }
+    let files = grant.fs.iter().flatten();
+    let files = files.map(|it| (it.path.value.clone(), it.access.value == Access::ReadWrite));
+    let network = grant.net.as_ref().is_some_and(|it| !it.is_empty());
+    Granted { tools, scopes, env, files: files.collect(), network }
 }
 
 struct Check<'a> {

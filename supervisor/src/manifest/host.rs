@@ -18,7 +18,7 @@ use super::{
     shape,
     units::{BytesPerSecond, PerMinute, Percent, Size, Time, TimeOrNever},
 };
-use crate::plan::{Approval, Effect, RestartWhen};
+use crate::plan::{Approval, Effect, IfMissing, Item, Level, RestartWhen};
 
 keys! {
     /// Which plugins run, and what each is granted and limited to.
@@ -107,7 +107,8 @@ keys! {
         tools: Option<Vec<At<String>>>,
         /// Hosts it may connect to: a host and a port each.
         net: Option<Vec<At<String>>>,
-        /// Files and folders it may open.
+        /// Files and folders it may open, beside its own folder and the system's programs,
+        /// which it may read.
         fs: Option<Vec<GrantFs>>,
         /// What it may ask the host to do: names, or a start and `*`.
         host: Option<Vec<At<String>>>,
@@ -118,7 +119,8 @@ keys! {
 
     /// A file or folder it may open.
     struct GrantFs {
-        /// An absolute path, or one below `${state}` or `${workspace}`.
+        /// An absolute path, or one below `${state}`, a folder that is kept for this
+        /// plugin, or `${workspace}`, the folder of this file.
         path: At<String>,
         /// What it may do there.
         access: At<Access>,
@@ -132,8 +134,10 @@ keys! {
         cpu: Option<At<Percent>>,
         /// Processes and threads.
         processes: Option<At<u32>>,
-        /// Open files.
+        /// Open files of each process.
         open_files: Option<At<u32>>,
+        /// The largest file it may write, such as `100MiB`.
+        file: Option<At<Size>>,
         /// The largest frame accepted, such as `1MiB`; at least `64KiB`.
         frame: Option<At<Size>>,
         /// The largest result handed on, such as `256KiB`.
@@ -204,10 +208,13 @@ keys! {
 
     /// How far a plugin is closed in.
     struct Sandbox {
-        /// How far. This version has `none`.
+        /// How far: `none`, `standard` or `strict`.
         level: Option<At<Level>>,
-        /// What to do where something that is written cannot be enforced here.
+        /// What to do where something that is written cannot be enforced here: `refuse`,
+        /// if it is not said.
         if_missing: Option<At<IfMissing>>,
+        /// What the plugin may run without, whatever `if_missing` says.
+        prefer: Option<Vec<At<Item>>>,
         /// A folder for temporary files that no other process sees.
         private_tmp: Option<At<bool>>,
     }
@@ -238,26 +245,15 @@ pub(crate) enum StartAt {
     Boot,
 }
 
-/// How far a plugin is closed in.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Level {
-    None,
-    Standard,
-    Strict,
-}
-
-/// What to do where the machine lacks something.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum IfMissing {
-    Refuse,
-    Warn,
-}
-
 words! {
     Overflow as "Overflow" { Offload = "offload", Truncate = "truncate", Fail = "fail", }
     StartAt as "StartAt" { Call = "on-call", Boot = "at-boot", }
     Level as "Level" { None = "none", Standard = "standard", Strict = "strict", }
     IfMissing as "IfMissing" { Refuse = "refuse", Warn = "warn", }
+    Item as "Item" {
+        Tree = "tree", Files = "files", Network = "network", Calls = "calls", Memory = "memory",
+        Cpu = "cpu", Processes = "processes",
+    }
     RestartWhen as "RestartWhen" {
         Never = "never", OnFailure = "on-failure", Always = "always",
     }

@@ -1,6 +1,6 @@
 //! One plugin of a `plugbay.toml` against its author's file: the plan it becomes.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use super::{
     author::{Author, mcp_is_later, named},
@@ -12,11 +12,11 @@ use super::{
     report::{Notes, Problem, Severity},
     resolve::{self, Surroundings},
     secrets,
-    settings::{self, Layer, Layers},
+    settings::{self, Layer, Layers, pick},
     source::{Source, Span},
     tools::Listed,
 };
-use crate::plan::{Effect, PluginPlan, Secret, ToolPlan};
+use crate::plan::{Effect, FileGrant, Level, Network, PluginPlan, STATE, Secret, ToolPlan};
 
 /// What one plugin is built from.
 pub(crate) struct Build<'a> {
@@ -51,7 +51,8 @@ impl Build<'_> {
         let command = self.command(is_enabled, notes);
         let secrets = self.secrets(is_enabled, notes);
         self.unset(&granted.env, notes);
-        let unenforced = degrade::unenforced(self.host, plugin, layers);
+        let level = pick!(layers, sandbox.level).map_or(Level::default(), |it| it.value);
+        let unenforced = degrade::unenforced(self.host, plugin, layers, level);
         // What does not run breaks no rule.
         let refuse = degrade::refuses(layers).filter(|_| is_enabled);
         let degraded = degrade::report(self.name, unenforced, refuse, source, notes);
@@ -60,6 +61,10 @@ impl Build<'_> {
         let mut plan = PluginPlan::new(&**self.name, command.unwrap_or_default(), dir);
         settings::apply(layers, &mut plan);
         plan.env = self.around.environment(granted.env.iter().map(String::as_str));
+        self.files(&granted.files, &mut plan, notes);
+        if granted.network {
+            plan.sandbox.network = Network::All;
+        }
         plan.prefix = plugin.prefix.as_ref().map(|it| it.value.clone());
         plan.grant_tools = granted.tools;
         plan.grant_scopes = granted.scopes;
@@ -79,6 +84,48 @@ impl Build<'_> {
             self.tools(author, &mut plan, notes);
         }
         (!notes.is_fatal()).then_some(plan)
+    }
+
+    /// Grants of files, with real folders in the place of variables.
+    fn files(&self, granted: &[(String, bool)], plan: &mut PluginPlan, notes: &mut Notes) {
+        for (path, write) in granted {
+            let (folder, rest, make) = match path.strip_prefix("${") {
+                None => (None, path.as_str(), false),
+                Some(word) => {
+                    // What is neither has been told as a fault of the path.
+                    let (word, rest) = word.split_once('}').unwrap_or_default();
+                    let folder = match word {
+                        "state" => self.state_folder(notes),
+                        _ => Some(self.dir.to_owned()),
+                    };
+                    let Some(folder) = folder else { continue };
+                    (Some(folder), rest.trim_start_matches('/'), word == "state")
+                }
+            };
+            if let (true, Some(folder)) = (make, &folder) {
+                let shown = folder.to_string_lossy().into_owned();
+                plan.env.insert(STATE.to_owned(), shown);
+            }
+            let path = match folder {
+                Some(folder) if rest.is_empty() => folder,
+                Some(folder) => folder.join(rest),
+                None => rest.into(),
+            };
+            plan.sandbox.files.push(FileGrant { path, write: *write, make });
+        }
+    }
+
+    /// What is kept for this plugin from one run to the next.
+    fn state_folder(&self, notes: &mut Notes) -> Option<PathBuf> {
+        let said = self.host.and_then(|it| it.state_dir.as_ref());
+        let said = said.map(|it| self.dir.join(&it.value));
+        let Some(all) = said.or_else(|| self.around.state_folder()) else {
+            let message = "nothing says where `${state}` is";
+            let problem = Problem::error(Code::PB0107, message);
+            notes.add(problem.help("write state_dir under [host]"));
+            return None;
+        };
+        Some(all.join(&self.name.value))
     }
 
     fn check_wire(&self, notes: &mut Notes) {

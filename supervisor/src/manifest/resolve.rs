@@ -35,6 +35,17 @@ impl Surroundings {
         Self { env, os: std::env::consts::OS.to_owned() }
     }
 
+    /// Where the state of all plugins lies if nobody says: what systemd gives, or else
+    /// what is usual for a user.
+    pub(crate) fn state_folder(&self) -> Option<PathBuf> {
+        let has = |name: &str| self.env.get(name).filter(|it| it.starts_with('/'));
+        // Several folders are separated by colons.
+        let given = has("STATE_DIRECTORY").and_then(|it| it.split(':').next()).map(PathBuf::from);
+        let usual = || has("XDG_STATE_HOME").map(|it| Path::new(it).join("plugbay"));
+        let home = || has("HOME").map(|it| Path::new(it).join(".local/state/plugbay"));
+        given.or_else(usual).or_else(home)
+    }
+
     /// The environment of a plugin: what every plugin gets, and what is granted.
     pub(crate) fn environment<'a>(
         &self,

@@ -80,6 +80,7 @@ pub(crate) fn check(layer: Layer<'_>, source: &Source, notes: &mut Notes) {
         let size = |at: &Option<At<Size>>| at.as_ref().map(|it| At::new(it.0, it.span.clone()));
         check.number("frame", size(&it.frame), (64 << 10)..=(256 << 20), bytes_in_words);
         check.number("result", size(&it.result), (1 << 10)..=(256 << 20), bytes_in_words);
+        check.number("file", size(&it.file), (1 << 10)..=u64::MAX, bytes_in_words);
         check.number("memory", size(&it.memory), (1 << 20)..=u64::MAX, bytes_in_words);
         check.number("concurrency", wide(&it.concurrency), 1..=65_535, |it| it.to_string());
         check.number("queue", wide(&it.queue), 0..=65_535, |it| it.to_string());
@@ -233,6 +234,11 @@ pub(crate) fn apply(layers: Layers<'_>, plan: &mut plan::PluginPlan) {
     set(&mut limits.concurrency, pick!(layers, limits.concurrency), |it| it as usize);
     set(&mut limits.queue, pick!(layers, limits.queue), |it| it as usize);
     set(&mut limits.calls_per_minute, pick!(layers, limits.calls), |PerMinute(it)| Some(it));
+    set(&mut limits.memory_bytes, pick!(layers, limits.memory), |Size(it)| Some(it));
+    set(&mut limits.cpu_percent, pick!(layers, limits.cpu), |Percent(it)| Some(it));
+    set(&mut limits.processes, pick!(layers, limits.processes), Some);
+    set(&mut limits.open_files, pick!(layers, limits.open_files), Some);
+    set(&mut limits.file_bytes, pick!(layers, limits.file), |Size(it)| Some(it));
     let stderr = pick!(layers, limits.stderr);
     set(&mut limits.stderr_bytes_per_second, stderr, |BytesPerSecond(it)| it);
 
@@ -272,6 +278,14 @@ pub(crate) fn apply(layers: Layers<'_>, plan: &mut plan::PluginPlan) {
 
     set(&mut plan.idle.start_at_boot, pick!(layers, idle.start), |it| it == StartAt::Boot);
     set(&mut plan.idle.stop_after, pick!(layers, idle.stop), |it| it.0);
+
+    let sandbox = &mut plan.sandbox;
+    set(&mut sandbox.level, pick!(layers, sandbox.level), |it| it);
+    set(&mut sandbox.if_missing, pick!(layers, sandbox.if_missing), |it| it);
+    set(&mut sandbox.private_tmp, pick!(layers, sandbox.private_tmp), |it| it);
+    if let Some(prefer) = pick!(layers, sandbox.prefer) {
+        sandbox.prefer = prefer.iter().map(|it| it.value).collect();
+    }
 
     set(&mut plan.approve.read, pick!(layers, approve.read), |it| it);
     set(&mut plan.approve.draft, pick!(layers, approve.draft), |it| it);
