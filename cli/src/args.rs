@@ -117,6 +117,7 @@ pub(crate) enum Command {
     Resume(Resume),
     #[command(subcommand)]
     Limits(Limits),
+    Doctor(Doctor),
     Call(Call),
     Tools(Tools),
     Check(Check),
@@ -253,6 +254,45 @@ pub(crate) struct Resume {
 pub(crate) enum Limits {
     Show(ShowLimits),
     Set(SetLimits),
+    Test(TestLimits),
+    #[command(hide = true)]
+    Probe(ProbeLimits),
+}
+
+/// Prove on this machine that limits hold
+///
+/// Runs a program behind walls for each limit that the system enforces, lets it go over, and
+/// looks what becomes of it. Ends with 1 if one does not hold, or cannot be had here.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  plugbay limits test
+  plugbay limits test --json | jq '.limits[] | select(.holds | not)'")]
+pub(crate) struct TestLimits {
+    /// Print the results as JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// What `limits test` runs behind the walls.
+#[derive(Args, Debug)]
+pub(crate) struct ProbeLimits {
+    pub(crate) deed: String,
+}
+
+/// Tell what this machine can enforce, why not the rest, and what helps
+///
+/// Everything is tried, as the user who runs this. Ends with 1 if plugins with a sandbox of
+/// level standard and all limits could not be held to something.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  plugbay doctor
+  plugbay doctor --json | jq '.walls[] | select(.cause)'")]
+pub(crate) struct Doctor {
+    /// Print it as JSON
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
 /// Show the limits of a plugin, where they come from, and what is not enforced

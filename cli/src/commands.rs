@@ -5,6 +5,7 @@ mod call;
 pub(crate) mod cause;
 mod check;
 mod completions;
+mod doctor;
 pub(crate) mod ear;
 mod explain;
 mod limits;
@@ -12,6 +13,7 @@ mod look;
 mod man;
 mod new;
 mod orders;
+mod proof;
 mod run;
 mod schema;
 mod tools;
@@ -47,6 +49,9 @@ pub(crate) fn command(command: Command, screen: &Screen) -> Outcome {
         Command::Resume(args) => in_runtime(orders::resume(&args.order, screen)),
         Command::Limits(Limits::Show(args)) => in_runtime(limits::show(&args, screen)),
         Command::Limits(Limits::Set(args)) => in_runtime(limits::set(&args, screen)),
+        Command::Limits(Limits::Test(args)) => in_runtime(proof::test(&args, screen)),
+        Command::Limits(Limits::Probe(args)) => proof::probe(&args),
+        Command::Doctor(args) => doctor::doctor(&args, screen),
         Command::Call(args) => in_runtime(call::call(&args, screen)),
         Command::Tools(args) => in_runtime(tools::tools(&args, screen)),
         Command::Check(args) => check::check(&args, screen),

@@ -156,7 +156,8 @@ impl Default for Sandbox {
 }
 
 /// How far a plugin is closed in.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, serde::Serialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Level {
     /// Not at all: it can do what the host's user can.
     #[default]
@@ -166,6 +167,17 @@ pub enum Level {
     /// The same, and of the system calls only those that ordinary programs need; and
     /// every wall stands twice where the system has two kinds.
     Strict,
+}
+
+impl Level {
+    /// The word in manifests and in output.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::None => "none",
+            Self::Standard => "standard",
+            Self::Strict => "strict",
+        }
+    }
 }
 
 /// What to do where a machine cannot hold a plugin to something.
@@ -199,6 +211,19 @@ pub enum Item {
 }
 
 impl Item {
+    /// What it means, to follow a plugin's name.
+    pub fn about(self) -> &'static str {
+        match self {
+            Self::Tree => "whatever it starts ends with it, and with plugbay",
+            Self::Files => "it reaches no file that it was not granted",
+            Self::Network => "it reaches no network that it was not granted",
+            Self::Calls => "it makes no dangerous system call",
+            Self::Memory => "limits.memory holds, for all its processes together",
+            Self::Cpu => "limits.cpu holds",
+            Self::Processes => "limits.processes holds",
+        }
+    }
+
     /// The word in manifests and in output.
     pub fn as_str(self) -> &'static str {
         match self {

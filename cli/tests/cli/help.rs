@@ -17,6 +17,8 @@ fn help() {
         "limits",
         "limits show",
         "limits set",
+        "limits test",
+        "doctor",
         "call",
         "tools",
         "check",

@@ -4,6 +4,7 @@ mod broken;
 mod calls;
 mod help;
 mod looks;
+mod machine;
 mod new;
 mod running;
 mod signals;

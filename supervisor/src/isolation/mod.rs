@@ -16,6 +16,7 @@ mod walls;
 pub use cgroup::Cgroups;
 pub use machine::{Ability, Lack, Machine};
 
+pub use walls::Finding;
 pub(crate) use walls::{Walls, degraded};
 
 use helper::Helper;

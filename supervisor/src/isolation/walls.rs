@@ -5,6 +5,7 @@ use std::{io, os::unix::process::ExitStatusExt, path::Path, process::ExitStatus}
 
 use nix::{errno::Errno, libc};
 use plugbay_shim::Script;
+use serde::Serialize;
 
 use super::{
     Lack, Machine,
@@ -121,6 +122,66 @@ fn choose(plan: &PluginPlan, machine: &Machine) -> (Used, Vec<Missing>) {
         process_limit,
     };
     (used, missing)
+}
+
+/// One wall, and whether this machine has it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Finding {
+    /// What it holds a plugin to.
+    pub item: Item,
+    /// What it is.
+    pub wall: String,
+    /// Which levels build it.
+    pub from: Level,
+    /// Why it cannot be had here, if it cannot.
+    #[serde(flatten)]
+    pub lack: Option<Lack>,
+}
+
+impl Machine {
+    /// Every wall there is, in the order in which they matter.
+    pub fn findings(&self) -> Vec<Finding> {
+        let finding = |item, wall: &str, from, lack: Option<&Lack>| Finding {
+            item,
+            wall: wall.to_owned(),
+            from,
+            lack: lack.cloned(),
+        };
+        let (standard, strict) = (Level::Standard, Level::Strict);
+        let landlock = self
+            .landlock
+            .as_ref()
+            .map_or("Landlock".to_owned(), |version| format!("Landlock, version {version}"));
+        let cgroups = &self.cgroups;
+        let processes = match (&cgroups.processes, self.is_ordinary_user, &self.processes) {
+            (Err(_), true, Ok(())) => {
+                finding(Item::Processes, "count of a user namespace", standard, None)
+            }
+            (lack, ..) => finding(Item::Processes, "cgroup", standard, lack.as_ref().err()),
+        };
+        vec![
+            finding(Item::Tree, "PID namespace", standard, self.processes.as_ref().err()),
+            finding(Item::Tree, "cgroup", strict, cgroups.kill.as_ref().err()),
+            finding(Item::Files, "view of the file system", standard, self.files.as_ref().err()),
+            finding(Item::Files, &landlock, standard, self.landlock.as_ref().err()),
+            finding(Item::Network, "filter of system calls", standard, self.calls.as_ref().err()),
+            finding(Item::Network, "network namespace", strict, self.network.as_ref().err()),
+            finding(Item::Calls, "filter of system calls", standard, self.calls.as_ref().err()),
+            finding(Item::Memory, "cgroup", standard, cgroups.memory.as_ref().err()),
+            finding(Item::Cpu, "cgroup", standard, cgroups.cpu.as_ref().err()),
+            processes,
+        ]
+    }
+
+    /// What cannot be enforced here of a level with all limits; see [`Self::findings`] for
+    /// why.
+    pub fn missing(&self, level: Level) -> Vec<Item> {
+        let mut plan = PluginPlan::new("any", Vec::new(), "/");
+        plan.sandbox.level = level;
+        let limits = &mut plan.limits;
+        (limits.memory_bytes, limits.cpu_percent, limits.processes) = (Some(1), Some(1), Some(1));
+        choose(&plan, self).1.into_iter().map(|it| it.item).collect()
+    }
 }
 
 /// What of a plan cannot be held here and is done without, in words for the operator;

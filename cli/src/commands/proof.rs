@@ -1,0 +1,219 @@
+//! `plugbay limits test`: each limit, and a program that goes over it.
+
+use std::{
+    fs::File,
+    io::Write,
+    process::{Command, Stdio},
+    time::{Duration, Instant},
+};
+
+use nix::sys::resource::{UsageWho, getrusage};
+use plugbay_supervisor::{NotReady, PluginPlan, Supervisor, plan::Level};
+use serde::Serialize;
+use serde_json::json;
+
+use crate::{
+    args::{ProbeLimits, TestLimits},
+    exit::Exit,
+    render::{BAD, GOOD, Screen, tools::styled},
+    trouble::{Outcome, Trouble},
+};
+
+const MIB: u64 = 1 << 20;
+/// What each probe is allowed.
+const MEMORY: u64 = 64 * MIB;
+const FILE: u64 = MIB;
+const FILES: u32 = 32;
+const PROCESSES: u32 = 16;
+const CPU_PERCENT: u32 = 20;
+/// For how long a probe works, of which it may have a fifth.
+const WORK: Duration = Duration::from_secs(1);
+
+/// One limit: how it is set, and what shows that it holds.
+struct Proof {
+    limit: &'static str,
+    set: fn(&mut PluginPlan),
+    /// What a probe that was stopped there says, or what is said of its end.
+    holds: fn(kind: &str, said: &str) -> bool,
+}
+
+const PROOFS: &[Proof] = &[
+    Proof {
+        limit: "memory",
+        set: |plan| plan.limits.memory_bytes = Some(MEMORY),
+        holds: |kind, _| kind == "out_of_memory",
+    },
+    Proof {
+        limit: "cpu",
+        set: |plan| plan.limits.cpu_percent = Some(CPU_PERCENT),
+        // What the first period gives comes on top; on a busy machine it is less.
+        holds: |_, said| {
+            let spent = said.split_whitespace().next().and_then(|it| it.parse::<u64>().ok());
+            spent.is_some_and(|it| it < 500)
+        },
+    },
+    Proof {
+        limit: "processes",
+        set: |plan| plan.limits.processes = Some(PROCESSES),
+        holds: |_, said| said.starts_with("refused after "),
+    },
+    Proof {
+        limit: "open_files",
+        set: |plan| plan.limits.open_files = Some(FILES),
+        holds: |_, said| said.starts_with("refused after "),
+    },
+    Proof {
+        limit: "file",
+        set: |plan| plan.limits.file_bytes = Some(FILE),
+        holds: |kind, _| kind == "file_too_large",
+    },
+];
+
+/// What became of one.
+#[derive(Debug, Serialize)]
+struct Result {
+    limit: &'static str,
+    holds: bool,
+    said: String,
+}
+
+pub(super) async fn test(args: &TestLimits, screen: &Screen) -> Outcome {
+    let program = std::env::current_exe().ok().and_then(|it| it.to_str().map(str::to_owned));
+    let program = program.ok_or_else(|| {
+        Trouble::new(Exit::Bad, "cannot tell where this program is, which the test runs again")
+    })?;
+    let mut results = Vec::new();
+    for proof in PROOFS {
+        results.push(prove(proof, &program).await?);
+    }
+    if args.json {
+        screen.json(&json!({ "limits": results }))?;
+    } else {
+        screen.data(&table(&results))?;
+    }
+    Ok(if results.iter().all(|it| it.holds) { Exit::Fine } else { Exit::Bad })
+}
+
+/// Runs the probe, which never says hello: how it ends is what is looked at.
+async fn prove(proof: &Proof, program: &str) -> Outcome<Result> {
+    let command = [program, "limits", "probe", proof.limit].map(str::to_owned);
+    let mut plan = PluginPlan::new("probe", command.to_vec(), "/");
+    plan.sandbox.level = Level::Standard;
+    plan.restart.budget = 0;
+    (proof.set)(&mut plan);
+    let supervisor = Supervisor::builder().plugin(plan).start();
+    let supervisor = supervisor.map_err(|error| Trouble::new(Exit::Bad, error.to_string()))?;
+    let ready = supervisor.ready("probe").await;
+    supervisor.shutdown().await;
+    let (kind, reason, words) = match ready {
+        Err(NotReady::Down { reason, last_words, .. }) => {
+            // Quarantined at its first death, which is the one of interest.
+            let reason = match &*reason {
+                plugbay_supervisor::Reason::Quarantined { last, .. } => last.as_ref().clone(),
+                reason => reason.clone(),
+            };
+            (reason.kind(), reason.to_string(), last_words.0)
+        }
+        Err(other) => ("", other.to_string(), String::new()),
+        Ok(()) => ("", "it said hello".to_owned(), String::new()),
+    };
+    let words = words.trim();
+    let holds = (proof.holds)(kind, words);
+    let said = match words {
+        "" => format!("it {reason}"),
+        words => words.to_owned(),
+    };
+    Ok(Result { limit: proof.limit, holds, said })
+}
+
+fn table(results: &[Result]) -> String {
+    let rows: Vec<[String; 3]> = results
+        .iter()
+        .map(|it| {
+            let answer = if it.holds { "holds" } else { "does not hold" };
+            [it.limit.to_owned(), answer.to_owned(), it.said.clone()]
+        })
+        .collect();
+    let style = |row: usize, column: usize| match (column, results[row].holds) {
+        (1, true) => Some(GOOD),
+        (1, false) => Some(BAD),
+        _ => None,
+    };
+    styled(&rows, style)
+}
+
+/// Goes over one limit, and says on stderr how far it came.
+pub(super) fn probe(args: &ProbeLimits) -> Outcome {
+    let said = match args.deed.as_str() {
+        "memory" => {
+            let mut kept = Vec::new();
+            for _ in 0..4 * MEMORY / MIB {
+                // Written, not only reserved.
+                kept.push(std::hint::black_box(vec![1_u8; MIB as usize]));
+            }
+            format!("was given {} MiB", kept.len())
+        }
+        "cpu" => {
+            let start = Instant::now();
+            while start.elapsed() < WORK {
+                std::hint::black_box(start);
+            }
+            let spent = getrusage(UsageWho::RUSAGE_SELF)
+                .map_or(0, |it| it.user_time().tv_sec() * 1000 + it.user_time().tv_usec() / 1000);
+            format!("{spent} ms of processor time within {} ms", WORK.as_millis())
+        }
+        "processes" => {
+            let mut children = Vec::new();
+            let start = || {
+                let this = std::env::current_exe()?;
+                let mut command = Command::new(this);
+                command.args(["limits", "probe", "wait"]).stdin(Stdio::piped());
+                command.stdout(Stdio::null()).stderr(Stdio::null()).spawn()
+            };
+            let refused = loop {
+                if 2 * PROCESSES as usize == children.len() {
+                    break None;
+                }
+                match start() {
+                    Ok(child) => children.push(child),
+                    Err(error) => break Some(error),
+                }
+            };
+            outcome(children.len(), refused)
+        }
+        // Ends when its parent does, whose end of the pipe it reads.
+        "wait" => {
+            std::io::copy(&mut std::io::stdin(), &mut std::io::sink()).ok();
+            return Ok(Exit::Fine);
+        }
+        "open_files" => {
+            let mut open = Vec::new();
+            let refused = loop {
+                if 2 * FILES as usize == open.len() {
+                    break None;
+                }
+                match File::open("/dev/null") {
+                    Ok(file) => open.push(file),
+                    Err(error) => break Some(error),
+                }
+            };
+            outcome(open.len(), refused)
+        }
+        "file" => {
+            let piece = vec![1_u8; 64 << 10];
+            let written = File::create("/tmp/probe")
+                .and_then(|mut file| (0..64).try_for_each(|_| file.write_all(&piece)));
+            outcome(64, written.err())
+        }
+        other => return Err(Trouble::usage(format!("there is no limit {other:?}"))),
+    };
+    eprintln!("{said}");
+    Ok(Exit::Bad)
+}
+
+fn outcome(count: usize, refused: Option<std::io::Error>) -> String {
+    match refused {
+        Some(error) => format!("refused after {count}: {error}"),
+        None => format!("was given {count}"),
+    }
+}

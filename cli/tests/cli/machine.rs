@@ -1,0 +1,70 @@
+//! What this machine can enforce: told, and proven.
+
+use std::{fs, os::unix::process::CommandExt, path::PathBuf};
+
+use nix::unistd::geteuid;
+
+use crate::stage::{end, plugbay, run, start};
+
+#[test]
+fn doctor_tells_all_walls_and_ends_as_they_stand() {
+    let ended = run(["doctor", "--json"]);
+    let json = ended.json();
+    let missing = json["levels"][0]["missing"].as_array().expect("a list");
+    assert_eq!(json["levels"][0]["level"], "standard");
+    assert_eq!(ended.code, Some(i32::from(!missing.is_empty())));
+    let walls = json["walls"].as_array().expect("a list");
+    assert_eq!(walls.len(), 10);
+    for wall in walls {
+        assert_eq!(wall.get("cause").is_some(), wall.get("fix").is_some(), "{wall}");
+    }
+    let plain = run(["doctor"]);
+    assert!(plain.stdout.starts_with("level standard: "), "{plain:#?}");
+    assert_eq!(plain.code, ended.code);
+}
+
+#[test]
+fn limits_test_proves_what_doctor_promises() {
+    let doctor = run(["doctor", "--json"]).json();
+    let missing = doctor["levels"][0]["missing"].as_array().expect("a list");
+    let ended = run(["limits", "test", "--json"]);
+    let json = ended.json();
+    let limits = json["limits"].as_array().expect("a list");
+    assert_eq!(limits.len(), 5);
+    for limit in limits {
+        let promised = !missing.contains(&limit["limit"]);
+        assert_eq!(limit["holds"], promised, "{limit}");
+    }
+    assert_eq!(ended.code, Some(i32::from(limits.iter().any(|it| it["holds"] == false))));
+}
+
+/// A user without rights, who as a rule may not make cgroups.
+#[test]
+fn doctor_says_why_and_what_helps() {
+    if !geteuid().is_root() {
+        return eprintln!("skipped: only root can become somebody else");
+    }
+    let mut command = plugbay(["doctor", "--json"]);
+    // Where it was built, nobody may read it, perhaps.
+    let folder = tempfile::tempdir().expect("a temporary folder can be made");
+    fs::set_permissions(folder.path(), std::os::unix::fs::PermissionsExt::from_mode(0o755))
+        .expect("it is ours");
+    let copy: PathBuf = folder.path().join("plugbay");
+    fs::copy(command.get_program(), &copy).expect("a file can be copied");
+    let mut nobody = std::process::Command::new(copy);
+    nobody.args(command.get_args()).uid(65_534).gid(65_534);
+    nobody.stdin(std::process::Stdio::null());
+    command = nobody;
+    let json = end(start(command)).json();
+    assert_eq!(json["user"], "ordinary");
+    let walls = json["walls"].as_array().expect("a list");
+    let lacking: Vec<_> = walls.iter().filter(|it| it.get("cause").is_some()).collect();
+    for wall in &lacking {
+        let cause = wall["cause"].as_str().expect("text");
+        assert!(cause.starts_with("cannot ") || cause.starts_with("no "), "{wall}");
+        assert!(!wall["fix"].as_str().expect("text").is_empty(), "{wall}");
+    }
+    if !PathBuf::from("/run/systemd/system").exists() {
+        assert!(!lacking.is_empty(), "nobody handed a cgroup on");
+    }
+}
