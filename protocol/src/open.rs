@@ -66,7 +66,11 @@ impl<T> OpenCalls<T> {
     }
 
     pub(crate) fn remove(&mut self, id: u32) -> Option<T> {
-        self.find(id).and_then(|at| self.calls.remove(at)).map(|(_, call)| call)
+        let gone = match self.find(id)? {
+            0 => self.calls.pop_front(),
+            at => self.calls.remove(at),
+        };
+        gone.map(|(_, call)| call)
     }
 
     /// In order of their ids.

@@ -84,39 +84,17 @@ impl Conversation {
     /// # Errors
     /// [`Misuse`]; nothing was sent.
     pub fn call(&mut self, call: &Outgoing<'_>, now: Tick) -> Result<CallId, Misuse> {
+        let adjusted;
+        let (call, step) = match self.role {
+            Role::Host => (call, self.may_call_plugin(call)?),
+            Role::Plugin => {
+                adjusted = self.may_call_host(call, now)?;
+                (&adjusted, None)
+            }
+        };
         if call.input && !self.features.contains(Features::STREAM_IN) {
             return Err(Misuse::NotAgreed("stream.in"));
         }
-        match self.role {
-            Role::Host => {
-                if call.parent.is_some() {
-                    return Err(Misuse::WrongEnd);
-                }
-                gate::admit(self.stage, call.method).map_err(|_| Misuse::NotActive)?;
-                let step = Step::of(call.method);
-                let max = self.peer.calls;
-                if step.is_none() && usize::from(max) <= self.work {
-                    return Err(Misuse::Full { max });
-                }
-                let id = self.send_call(call, step, now)?;
-                match step {
-                    Some(step) => self.stage = step.begins(self.stage),
-                    None => self.work += 1,
-                }
-                Ok(id)
-            }
-            Role::Plugin => self.call_host(call, now),
-        }
-    }
-
-    /// Queues a CALL and takes it into the books.
-    #[inline]
-    pub(super) fn send_call(
-        &mut self,
-        call: &Outgoing<'_>,
-        step: Option<Step>,
-        now: Tick,
-    ) -> Result<CallId, Misuse> {
         // Odd ids for a host and even ones for a plugin, up to where an i32 ends: some
         // languages have nothing larger. [R-CA-03]
         let id = match (self.ours.last(), self.role) {
@@ -128,6 +106,15 @@ impl Conversation {
         self.outbox
             .push(Kind::Call, id, &call.body, self.peer.frame, |head| heads::call(head, call))
             .map_err(|size| Misuse::TooLarge { size, max: self.peer.frame })?;
+        match (self.role, step) {
+            (Role::Host, Some(step)) => self.stage = step.begins(self.stage),
+            (Role::Host, None) => self.work += 1,
+            (Role::Plugin, _) => {
+                if let Some(parent) = call.parent.and_then(|id| self.theirs.get_mut(id.0)) {
+                    parent.children += 1;
+                }
+            }
+        }
         let entry = Ours {
             state: CallState::begins(call.input),
             step,
@@ -146,6 +133,20 @@ impl Conversation {
         self.wake_calls = earliest(self.wake_calls, entry.wake());
         self.ours.insert(id, entry);
         Ok(CallId(id))
+    }
+
+    /// Gate, then limit. Which step of the lifecycle the call is, if it is one.
+    fn may_call_plugin(&self, call: &Outgoing<'_>) -> Result<Option<Step>, Misuse> {
+        if call.parent.is_some() {
+            return Err(Misuse::WrongEnd);
+        }
+        gate::admit(self.stage, call.method).map_err(|_| Misuse::NotActive)?;
+        let step = Step::of(call.method);
+        let max = self.peer.calls;
+        if step.is_none() && usize::from(max) <= self.work {
+            return Err(Misuse::Full { max });
+        }
+        Ok(step)
     }
 
     /// Gives a call of ours up. Its slot stays taken until the peer's END, which is then

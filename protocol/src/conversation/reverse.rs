@@ -31,20 +31,24 @@ impl Conversation {
             && work.all(|(id, _)| ancestors.contains(&CallId(id)))
     }
 
-    /// A reverse call of ours, judged as the host would judge it. \[R-SC-07\]
-    #[inline(never)]
-    pub(super) fn call_host(&mut self, call: &Outgoing<'_>, now: Tick) -> Result<CallId, Misuse> {
-        let mut details = call.details.clone();
-        if details.as_ref().is_some_and(|details| details.scopes.is_some()) {
+    /// Judges a reverse call of ours as the host would, and adds what it owes its parent.
+    /// \[R-RV-05\] \[R-RV-13\] \[R-SC-07\]
+    pub(super) fn may_call_host<'a>(
+        &self,
+        call: &Outgoing<'a>,
+        now: Tick,
+    ) -> Result<Outgoing<'a>, Misuse> {
+        let mut call = call.clone();
+        if call.details.as_ref().is_some_and(|details| details.scopes.is_some()) {
             return Err(Misuse::WrongEnd);
         }
         if !self.features.contains(Features::REVERSE) {
             return Err(Misuse::NotAgreed("reverse"));
         }
         let parent = call.parent.and_then(|id| self.theirs.get(id.0));
-        let parents = parent.and_then(|parent| parent.details.as_deref());
+        let details = parent.and_then(|parent| parent.details.as_deref());
         let kind = Parent::of(call.parent.is_some(), parent.is_some());
-        let narrowed = parents.and_then(|parents| parents.scopes.as_deref());
+        let narrowed = details.and_then(|details| details.scopes.as_deref());
         // Which names a glob lets through is the host's to judge, who knows what they are.
         match self.judge(kind, narrowed, |scopes| scope::name(scopes, call.method)) {
             Verdict::Run => {}
@@ -57,21 +61,21 @@ impl Conversation {
             return Err(Misuse::Full { max });
         }
         let left = parent.and_then(|parent| parent.deadline).map(|at| at.since(now));
-        let deadline = least(call.deadline, left);
-        if let Some(trace) = parents.and_then(|parents| parents.trace.as_ref()) {
-            let details = Arc::make_mut(details.get_or_insert_default());
+        call.deadline = least(call.deadline, left);
+        if let Some(trace) = details.and_then(|details| details.trace.as_ref()) {
+            let details = Arc::make_mut(call.details.get_or_insert_default());
             details.trace.get_or_insert_with(|| trace.clone());
         }
-        let id = self.send_call(&Outgoing { deadline, details, ..call.clone() }, None, now)?;
-        if let Some(parent) = call.parent.and_then(|id| self.theirs.get_mut(id.0)) {
-            parent.children += 1;
-        }
-        Ok(id)
+        Ok(call)
     }
 
-    /// A CALL from the plugin. \[R-RV-02\]
-    #[inline(never)]
-    pub(super) fn host_called(&mut self, mut call: Incoming, now: Tick) -> Result<(), Violation> {
+    /// Judges a CALL from the plugin, and leaves of it what counts. `Err` in it is the
+    /// answer to one that is refused. \[R-RV-02\]
+    pub(super) fn admit_reverse(
+        &mut self,
+        call: &mut Incoming,
+        now: Tick,
+    ) -> Result<Result<(), Fault>, Violation> {
         let bad_state = |why| Err(Violation::State { kind: "CALL", why });
         if !self.features.contains(Features::REVERSE) {
             return bad_state("the feature \"reverse\" is not in use");
@@ -85,34 +89,32 @@ impl Conversation {
         let details = parent.and_then(|parent| parent.details.as_ref());
         let narrowed = details.and_then(|details| details.scopes.as_deref());
         let covers = |scopes: &[String]| scope::cover(scopes, &call.method, &call.body);
-        let refusal = match self.judge(kind, narrowed, covers) {
+        let admitted = match self.judge(kind, narrowed, covers) {
             Verdict::BadState if kind == Parent::Other => {
                 return bad_state("its parent is no open call");
             }
             Verdict::BadState => return bad_state("the plugin is not active"),
-            Verdict::Deny => Some(reverse::denied()),
+            Verdict::Deny => Err(reverse::denied()),
             Verdict::Run if usize::from(self.mine.limits.calls) <= self.theirs.len() => {
-                Some(reverse::too_many())
+                Err(reverse::too_many())
             }
             // It has crossed our CANCEL, and would be ended at once. [R-RV-08]
             Verdict::Run if parent.is_some_and(|parent| parent.state.is_given_up()) => {
-                Some(Fault::new(Code::Cancelled))
+                Err(Fault::new(Code::Cancelled))
             }
-            Verdict::Run => None,
+            Verdict::Run => Ok(()),
         };
         // What is left of the parent's budget is all it has. [R-RV-06]
         call.deadline = least(call.deadline, parent.and_then(|parent| parent.left(now)));
         if let Some(parent) = call.parent {
             self.spoke(parent, now);
         }
-        if let Some(fault) = refusal {
-            return self.refuse(call.id, &fault);
-        }
-        if let Some(parent) = call.parent.and_then(|id| self.ours.get_mut(id.0)) {
+        if let (Ok(()), Some(parent)) =
+            (&admitted, call.parent.and_then(|id| self.ours.get_mut(id.0)))
+        {
             parent.children += 1;
         }
-        self.admitted(call, None, now);
-        Ok(())
+        Ok(admitted)
     }
 
     /// By stage, parent and authority: the grant, what the parent leaves of it, and the

@@ -89,25 +89,23 @@ impl Conversation {
         // The peer's parity, never used before, increasing. [R-CA-02]
         let frame = if call.input { Received::CallIn } else { Received::Call };
         self.about(call.id, frame)?;
-        if self.role == Role::Host {
-            return self.host_called(call, now);
+        let step = match self.role {
+            Role::Host => self.admit_reverse(&mut call, now)?.map(|()| None),
+            Role::Plugin => {
+                // Only a plugin's calls serve others. [R-RV-12]
+                call.parent = None;
+                self.admit(&call.method)
+            }
+        };
+        let step = match step {
+            Ok(step) => step,
+            Err(fault) => return self.refuse(call.id, &fault),
+        };
+        match (self.role, step) {
+            (Role::Plugin, Some(step)) => self.stage = step.begins(self.stage),
+            (Role::Plugin, None) => self.work += 1,
+            (Role::Host, _) => {}
         }
-        // Only a plugin's calls serve others. [R-RV-12]
-        call.parent = None;
-        if let Err(fault) = self.admit(&call.method) {
-            return self.refuse(call.id, &fault);
-        }
-        let step = Step::of(&call.method);
-        match step {
-            Some(step) => self.stage = step.begins(self.stage),
-            None => self.work += 1,
-        }
-        self.admitted(call, step, now);
-        Ok(())
-    }
-
-    /// Takes a call into the books and tells of it.
-    pub(super) fn admitted(&mut self, call: Incoming, step: Option<Step>, now: Tick) {
         let entry = Theirs {
             state: CallState::begins(call.input),
             step,
@@ -120,25 +118,28 @@ impl Conversation {
         };
         self.theirs.insert(call.id.0, entry);
         self.events.push_back(Event::Called(call));
+        Ok(())
     }
 
     /// Answers a CALL at once. It was never open.
-    pub(super) fn refuse(&mut self, id: CallId, fault: &Fault) -> Result<(), Violation> {
+    #[cold]
+    fn refuse(&mut self, id: CallId, fault: &Fault) -> Result<(), Violation> {
         self.theirs.use_up(id.0);
         self.owe(|this| this.reply_end(id, fault))
     }
 
-    /// Gate, then limit, in this order. \[R-GT-01\] \[R-CA-07\]
-    fn admit(&self, call: &str) -> Result<(), Fault> {
+    /// Gate, then limit, in this order. Which step of the lifecycle the call is, if it is
+    /// one. \[R-GT-01\] \[R-CA-07\]
+    fn admit(&self, call: &str) -> Result<Option<Step>, Fault> {
         gate::admit(self.stage, call)?;
-        if Step::of(call).is_none() && usize::from(self.mine.limits.calls) <= self.work {
-            return Err(reverse::too_many());
+        match Step::of(call) {
+            None if usize::from(self.mine.limits.calls) <= self.work => Err(reverse::too_many()),
+            // It is no business of the author's.
+            Some(Step::Unknown) => {
+                Err(Fault::new(Code::Unimplemented).because("pb.unknown_method"))
+            }
+            step => Ok(step),
         }
-        // An unknown lifecycle method is answered here: it is no business of the author's.
-        if Step::of(call) == Some(Step::Unknown) {
-            return Err(Fault::new(Code::Unimplemented).because("pb.unknown_method"));
-        }
-        Ok(())
     }
 
     pub(super) fn cancelled(

@@ -7,6 +7,7 @@
 mod budgets;
 mod calls;
 mod cancel;
+mod credit;
 mod ending;
 mod frames;
 mod gate;
@@ -15,8 +16,10 @@ mod heads;
 mod items;
 mod life;
 mod pair;
+mod parents;
 mod properties;
 mod reverse;
+mod scopes;
 #[expect(unreachable_pub, reason = "the fuzz targets use it as well")]
 mod script;
 #[expect(unreachable_pub, reason = "the fuzz targets use it as well")]

@@ -5,154 +5,34 @@
 //! make bytes can make a story: the property tests and the fuzz targets do. Both
 //! ends keep the rules unless the script puts noise on the wire.
 
+// The paths are said because the fuzz targets take this file from elsewhere.
+#[path = "script/judge.rs"]
+mod judge;
+#[path = "script/model.rs"]
+mod model;
+
 use std::{
-    collections::{BTreeMap, BTreeSet, VecDeque},
+    collections::{BTreeMap, BTreeSet},
     ops::{Index, IndexMut},
 };
 
 use bytes::Bytes;
 use plugbay_protocol::*;
 
-/// What the script consists of. Past its end everything is 0.
-struct Script<'a>(&'a [u8]);
+use self::model::*;
 
-impl Script<'_> {
-    fn byte(&mut self) -> u8 {
-        let Some((first, rest)) = self.0.split_first() else { return 0 };
-        self.0 = rest;
-        *first
+/// Plays the script.
+///
+/// # Panics
+/// If something does not hold.
+pub fn play(script: &[u8]) {
+    let mut script = Script(script);
+    let mut play = Play::new(&mut script);
+    while !script.0.is_empty() {
+        play.step(&mut script);
+        play.check();
     }
-
-    fn below(&mut self, n: usize) -> usize {
-        usize::from(self.byte()) % n.max(1)
-    }
-
-    /// Mostly small, at times large.
-    fn size(&mut self) -> usize {
-        let n = usize::from(self.byte());
-        match self.byte() % 4 {
-            0 => n % 8,
-            1 => n,
-            2 => n * 16,
-            _ => n * 256,
-        }
-    }
-}
-
-/// One of the two ends.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Who {
-    Host,
-    Plugin,
-}
-
-impl Who {
-    const BOTH: [Self; 2] = [Self::Host, Self::Plugin];
-
-    fn other(self) -> Self {
-        Self::BOTH[1 - self as usize]
-    }
-
-    /// Whose call it is.
-    fn caller(id: CallId) -> Self {
-        if id.0 % 2 == 1 { Self::Host } else { Self::Plugin }
-    }
-}
-
-/// What the test knows about a call that an end has made.
-#[derive(Debug, Default)]
-struct Known {
-    /// Counts as work: no lifecycle step.
-    work: bool,
-    /// The call of the other end that it serves.
-    parent: Option<CallId>,
-    deadline: Option<Tick>,
-    /// Given up, by us or with its parent.
-    cancelled: bool,
-    ended: bool,
-    expired: bool,
-    released: bool,
-    stuck: bool,
-    /// Told as never sent: may not be run, now or later.
-    unsent: bool,
-    /// Items of ours may follow.
-    input: bool,
-}
-
-impl Known {
-    /// Whether its items are told.
-    fn wants_items(&self) -> bool {
-        !self.cancelled && !self.ended
-    }
-
-    fn is_open(&self) -> bool {
-        !self.released && (!self.ended || self.expired)
-    }
-}
-
-/// One way in one call, as both ends of it know it.
-#[derive(Default)]
-struct Stream {
-    /// Sent and not told yet.
-    sent: VecDeque<Bytes>,
-    /// Told and not taken yet.
-    held: VecDeque<u32>,
-    /// The sender was refused for want of credit, and not told of any since.
-    starved: bool,
-    /// No more is told of it.
-    over: bool,
-}
-
-impl Stream {
-    fn told(&mut self, body: &Bytes, size: u32, fair: bool) {
-        assert!(!self.over, "an item after the end of its stream");
-        assert!(self.held.iter().sum::<u32>() < WINDOW, "more than a window and one item");
-        self.held.push_back(size);
-        let sent = self.sent.pop_front();
-        assert!(!fair || sent.as_ref() == Some(body), "what comes out is what went in");
-    }
-}
-
-/// One direction of the wire.
-#[derive(Default)]
-struct Wire {
-    bytes: VecDeque<u8>,
-    /// Something that no peer would write was put on it, or it was cut.
-    spoiled: bool,
-}
-
-impl Wire {
-    fn take_from(&mut self, from: &mut Conversation, most: usize) {
-        let outbox = from.outbox();
-        let mut left = most;
-        while 0 < left && !outbox.is_empty() {
-            let (pieces, count) = outbox.pieces::<2>();
-            let mut moved = 0;
-            for piece in &pieces[..count] {
-                let some = piece.len().min(left);
-                self.bytes.extend(&piece[..some]);
-                (moved, left) = (moved + some, left - some);
-            }
-            outbox.advance(moved);
-        }
-    }
-
-    fn give_to(&mut self, to: &mut Conversation, most: usize, now: Tick) {
-        let some: Vec<u8> = self.bytes.drain(..most.min(self.bytes.len())).collect();
-        if !some.is_empty() {
-            to.buffer().extend_from_slice(&some);
-            to.received(now);
-        }
-    }
-}
-
-/// One end, and what is on its way from there.
-struct End {
-    talk: Conversation,
-    wire: Wire,
-    /// Calls of the other end that are worked on here, and whether each counts as work.
-    running: BTreeMap<CallId, bool>,
-    over: bool,
+    play.finish();
 }
 
 struct Play {
@@ -168,28 +48,6 @@ struct Play {
     host_closed: bool,
     /// Patience ran out, which is nobody's fault here.
     timed_out: bool,
-}
-
-/// What every stream starts with.
-const WINDOW: u32 = 16_384;
-
-/// The body that belongs to a call: recognisable, and the same at both ends.
-fn body(id: u32, len: usize) -> Bytes {
-    (0..len).map(|at| (id as usize * 31 + at * 7) as u8).collect::<Vec<u8>>().into()
-}
-
-/// Plays the script.
-///
-/// # Panics
-/// If something does not hold.
-pub fn play(script: &[u8]) {
-    let mut script = Script(script);
-    let mut play = Play::new(&mut script);
-    while !script.0.is_empty() {
-        play.step(&mut script);
-        play.check();
-    }
-    play.finish();
 }
 
 impl Index<Who> for Play {
@@ -569,194 +427,6 @@ impl Play {
         }
         self.hear();
         self.agree();
-    }
-
-    /// Takes in what both ends have to tell.
-    fn hear(&mut self) {
-        for who in Who::BOTH {
-            while let Some(event) = self[who].talk.poll() {
-                assert!(!self[who].over, "{event:?} after the end");
-                self.event(who, event);
-            }
-            if !self.is_alive(who) {
-                self[who].running.clear();
-            }
-        }
-    }
-
-    fn event(&mut self, who: Who, event: Event) {
-        let fair = self.is_fair(who);
-        match event {
-            Event::Hello(_) => {
-                let calls = self.calls.keys().filter(|id| Who::caller(**id) == who);
-                assert_eq!((calls.count(), self[who].running.len()), (0, 0));
-            }
-            Event::Called(call) => {
-                assert_ne!(Who::caller(call.id), who);
-                if let Some(parent) = call.parent {
-                    let parent = &self.calls[&parent];
-                    assert!(who == Who::Host && parent.is_open() && parent.wants_items());
-                }
-                let step = ["plugin.activate", "plugin.deactivate"].contains(&&*call.method);
-                assert!(self[who].running.insert(call.id, !step).is_none());
-                assert!(self.ever_run.insert(call.id), "{} ran twice", call.id);
-                assert!(!fair || call.body == body(call.id.0, call.body.len()));
-            }
-            Event::CancelRequested { id, .. } => {
-                assert!(self[who].running.contains_key(&id));
-                // And with it what serves it.
-                let serves = |call: &&mut Known| call.parent == Some(id) && call.is_open();
-                if who == Who::Plugin {
-                    for call in self.calls.values_mut().filter(serves) {
-                        call.cancelled |= !call.expired;
-                    }
-                }
-            }
-            Event::Withdrawn { id } => {
-                assert_eq!(who, Who::Host);
-                assert!(self[who].running.remove(&id).is_some(), "{id}");
-                // A plugin that is not fair may have made the call by itself.
-                let parent = self.calls.get(&id).and_then(|call| call.parent);
-                let parent = parent.map(|parent| &self.calls[&parent]);
-                assert!(!fair || parent.is_some_and(|it| it.cancelled || it.expired));
-            }
-            Event::Item { id, body, size } => {
-                self.is_mine(who, id);
-                let stream = self.streams.entry((id, who.other())).or_default();
-                stream.told(&body, size, fair);
-            }
-            Event::InputEnded { id } => {
-                assert!(self[who].running.contains_key(&id));
-                let stream = self.streams.entry((id, who.other())).or_default();
-                assert!(!std::mem::replace(&mut stream.over, true), "{id}: over twice");
-                assert!(!fair || stream.sent.is_empty(), "{id}: items lost");
-            }
-            Event::Credit { id } => {
-                self.is_mine(who, id);
-                self.streams.entry((id, who)).or_default().starved = false;
-            }
-            Event::Ended { id, outcome } => self.ended(who, id, outcome),
-            Event::Released { id } => {
-                let call = self.calls.get_mut(&id).expect("a call that was made");
-                assert_eq!(Who::caller(id), who);
-                assert!(call.cancelled != call.expired, "{id}: {call:?}");
-                assert!(!call.released && call.ended == call.expired, "{id}: {call:?}");
-                call.released = true;
-            }
-            Event::Stuck { id } => {
-                let call = self.calls.get_mut(&id).expect("a call that was made");
-                assert_eq!((Who::caller(id), who), (Who::Host, Who::Host));
-                assert!(call.is_open() && (call.cancelled || call.expired), "{id}: {call:?}");
-                assert!(!std::mem::replace(&mut call.stuck, true), "{id}: stuck twice");
-            }
-            Event::Note { id, .. } => {
-                assert_eq!(who, Who::Host);
-                let call = id.map(|id| &self.calls[&id]);
-                assert!(call.is_none_or(|call| !call.released && call.wants_items()));
-            }
-            Event::Over(over) => {
-                self[who].over = true;
-                self.timed_out |= matches!(
-                    over,
-                    Over::Broken(Violation::Silent { .. } | Violation::NoHello { .. })
-                );
-                let kept = !matches!(over, Over::Broken(_)) || self.timed_out;
-                assert!(kept || !fair, "{over:?}");
-            }
-        }
-    }
-
-    /// The end makes this call and still wants it, or works on it.
-    fn is_mine(&self, who: Who, id: CallId) {
-        if Who::caller(id) == who {
-            let call = self.calls.get(&id).expect("a call that was made");
-            assert!(call.wants_items(), "{id}: {call:?}");
-        } else {
-            assert!(self[who].running.contains_key(&id));
-        }
-    }
-
-    fn ended(&mut self, who: Who, id: CallId, outcome: Result<Bytes, Failure>) {
-        let fair = self.is_fair(who);
-        let call = self.calls.get_mut(&id).expect("a call that was made");
-        assert_eq!(Who::caller(id), who);
-        assert!(!call.ended && !call.released && !call.cancelled, "{id}: {call:?}");
-        call.ended = true;
-        match outcome {
-            Ok(bytes) if fair => {
-                assert_eq!(bytes, body(id.0, bytes.len()));
-                assert!(self.ever_run.contains(&id));
-                let items = self.streams.get(&(id, who.other()));
-                assert!(items.is_none_or(|it| it.sent.is_empty()), "{id}: items after the end");
-            }
-            Ok(_) | Err(Failure::Fault(_)) => {}
-            Err(Failure::Expired { budget, sent, .. }) => {
-                let due = call.deadline.is_some_and(|at| at <= self.now) || call.parent.is_some();
-                assert!(budget == Budget::Idle || due, "{id}: {call:?}");
-                (call.expired, call.unsent) = (true, !sent);
-            }
-            Err(Failure::Lost { sent }) => call.unsent = !sent,
-        }
-    }
-
-    /// What holds at any moment.
-    fn check(&mut self) {
-        self.hear();
-        for who in Who::BOTH {
-            let outbox = self[who].talk.outbox();
-            assert_eq!(outbox.queued() - outbox.written(), outbox.len());
-            let nothing = outbox.queued() == outbox.written();
-            assert_eq!(outbox.is_empty(), nothing);
-            let (pieces, count) = outbox.pieces::<64>();
-            let waiting: usize = pieces[..count].iter().map(|piece| piece.len()).sum();
-            assert!(count == 64 || waiting as u64 == outbox.len());
-
-            let end = &self[who];
-            let mine = self.calls.iter().filter(|(id, _)| Who::caller(**id) == who);
-            let open = mine.clone().filter(|(_, call)| call.is_open());
-            let work = open.clone().filter(|(_, call)| call.work).count();
-            let running = end.running.values().filter(|work| **work).count();
-            let (calls, served) = match who {
-                Who::Host => (end.talk.open_calls(), end.talk.reverse_calls()),
-                Who::Plugin => (end.talk.reverse_calls(), end.talk.open_calls()),
-            };
-            assert_eq!((calls, served), (work, running), "{who:?}");
-            let busy = open.count() != 0 || !end.running.is_empty();
-            assert_eq!(end.talk.has_open(), busy);
-            assert!(calls <= end.talk.peer_limits().calls.into());
-            if !self.is_alive(who) {
-                assert!(mine.clone().all(|(_, call)| !call.is_open()), "{:?}", self.calls);
-            } else if !end.over {
-                let waiting = mine.filter(|(_, call)| !call.cancelled && !call.ended);
-                let next = waiting.filter_map(|(_, call)| call.deadline).min();
-                assert!(next.is_none_or(|at| end.talk.deadline().is_some_and(|told| told <= at)));
-            }
-        }
-        for (id, call) in &self.calls {
-            let fair = self.is_fair(Who::caller(*id).other());
-            assert!(!fair || !call.unsent || !self.ever_run.contains(id), "{id} ran: {call:?}");
-        }
-    }
-
-    /// What holds when nothing is under way: both ends know the same.
-    fn agree(&mut self) {
-        let fair = Who::BOTH.iter().all(|who| self.is_fair(*who));
-        let alive = Who::BOTH.iter().all(|who| self.is_alive(*who));
-        if fair && alive {
-            assert_eq!(self[Who::Host].talk.stage(), self[Who::Plugin].talk.stage());
-            for who in Who::BOTH {
-                let open = self
-                    .calls
-                    .iter()
-                    .filter(|(id, call)| Who::caller(**id) == who && call.is_open());
-                let running = &self[who.other()].running;
-                assert!(open.map(|(id, _)| id).eq(running.keys()), "{:?} {running:?}", self.calls);
-            }
-        }
-        if fair && !alive {
-            let over = self.ends.iter().any(|end| end.over);
-            assert!(self.host_closed || over || self.timed_out);
-        }
     }
 
     /// Brings every story to its end.
