@@ -236,7 +236,8 @@ impl Conversation {
         }
     }
 
-    /// When [`Self::tick`] is due. May be too early, never too late.
+    /// When [`Self::tick`] is due. May be too early, never too late. Whatever is done with
+    /// the conversation may bring it forward, so look again after each turn.
     pub fn deadline(&self) -> Option<Tick> {
         if self.over {
             return None;

@@ -131,7 +131,7 @@ pub(crate) fn name(event: &Event) -> &'static str {
 }
 
 #[test]
-pub(crate) fn items_come_in_order_and_before_the_end_that_follows_them() {
+fn items_come_in_order_and_before_the_end_that_follows_them() {
     let mut pair = pair(At::Open, true);
     for len in [3, 0, 1_000] {
         pair.plugin.item(ID, &blob(len)).unwrap();
@@ -336,7 +336,7 @@ fn items_and_credit_from_the_callee_are_signs_of_life() {
 }
 
 #[test]
-pub(crate) fn items_of_the_caller_are_no_sign_of_life() {
+fn items_of_the_caller_are_no_sign_of_life() {
     let mut pair = budget(None, Some(1_000));
     pair.wait(900);
     pair.host.item(ID, &blob(1)).unwrap();

@@ -72,7 +72,7 @@ pub(crate) fn cancelled() -> Fault {
 
 /// Every line of the table, on conversations that are truly in that stage.
 #[test]
-pub(crate) fn both_ends_do_what_the_table_of_reverse_calls_says() {
+fn both_ends_do_what_the_table_of_reverse_calls_says() {
     let spec = include_str!("../../../sdk-spec/tables/reverse.txt");
     let mut lines = 0;
     for line in spec.lines().filter(|line| !line.starts_with('#')) {
@@ -244,7 +244,7 @@ fn a_plugin_gives_its_own_call_up() {
 }
 
 #[test]
-pub(crate) fn reverse_calls_stream_both_ways() {
+fn reverse_calls_stream_both_ways() {
     let mut pair = pair(At::Open);
     let call = Outgoing { input: true, ..reverse("host.x", Some(PARENT)) };
     pair.plugin.call(&call, pair.now).unwrap();
