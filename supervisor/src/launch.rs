@@ -149,9 +149,18 @@ fn spawn_behind(
         env: env.into_iter().collect(),
         pipes: pipes.theirs,
     })?;
-    let shim = Kind::Behind { control: Control::new(control)?, walls: Box::new(walls) };
-    let process = Process::new(pid.as_raw().unsigned_abs(), pipes.child_signals, shim);
-    launched(process, pipes.stdin, pipes.stdout, pipes.stderr)
+    let listened = Control::new(control).and_then(|control| {
+        let [stdin, stdout, stderr] = [pipes.stdin, pipes.stdout, pipes.stderr];
+        let pipes = [control.before(stdin)?, control.before(stdout)?, control.before(stderr)?];
+        Ok((control, pipes))
+    });
+    let (control, [stdin, stdout, stderr]) = listened.inspect_err(|_| {
+        // Without a hand on it, it may not live.
+        signal::kill(pid, Signal::SIGKILL).and_then(|()| waitpid(pid, None)).ok();
+    })?;
+    let kind = Kind::Behind { control, walls: Box::new(walls) };
+    let process = Process::new(pid.as_raw().unsigned_abs(), pipes.child_signals, kind);
+    launched(process, stdin, stdout, stderr)
 }
 
 fn launched(

@@ -9,6 +9,7 @@ use std::{
     fs::Permissions,
     io::Read,
     os::unix::{fs::PermissionsExt, process::CommandExt},
+    path::Path,
     process::{Child, Command, Stdio},
     thread,
     time::{Duration, Instant},
@@ -40,6 +41,8 @@ pub(crate) enum As {
     Restricted,
     /// This one, for a user without rights.
     Nobody,
+    /// Both.
+    RestrictedNobody,
 }
 
 /// Runs `body` in two processes of its own, on a single-threaded and on a
@@ -57,7 +60,8 @@ pub(crate) fn alone_as<F: AsyncFnOnce(&World)>(who: As, body: F) {
     let name = type_name::<F>().trim_end_matches("::{{closure}}");
     let name = name.split_once("::").map_or(name, |(_, rest)| rest);
     let runs = ["current_thread", "multi_thread"];
-    let stage = (who == As::Nobody).then(readable_by_all);
+    let is_nobody = matches!(who, As::Nobody | As::RestrictedNobody);
+    let stage = is_nobody.then(readable_by_all);
     let runs = runs.map(|flavour| (flavour, start(name, flavour, who, stage.as_ref())));
     for (flavour, mut child) in runs {
         let said = [child.stdout.take().map(drain), child.stderr.take().map(drain)];
@@ -86,22 +90,24 @@ fn readable_by_all() -> TempDir {
 
 fn start(name: &str, flavour: &str, who: As, stage: Option<&TempDir>) -> Child {
     let own = env::current_exe().expect("this is a file");
-    let mut command = match (who, stage) {
-        (As::Restricted, _) => {
-            let mut command = Command::new(prisoner());
-            command.arg("--restrict").arg(own);
-            command
-        }
-        (As::Nobody, Some(stage)) => {
-            let mut command = Command::new(stage.path().join(own.file_name().expect("a file")));
-            command.env(PROGRAMS, stage.path());
-            if nix::unistd::geteuid().is_root() {
-                command.uid(NOBODY).gid(NOBODY);
-            }
-            command
-        }
-        _ => Command::new(own),
+    let at = |program: &Path| match (stage, program.file_name()) {
+        (Some(stage), Some(name)) => stage.path().join(name),
+        _ => program.to_owned(),
     };
+    let mut command = match who {
+        As::Ourselves | As::Nobody => Command::new(at(&own)),
+        As::Restricted | As::RestrictedNobody => {
+            let mut command = Command::new(at(prisoner()));
+            command.arg("--restrict").arg(at(&own));
+            command
+        }
+    };
+    if let Some(stage) = stage {
+        command.env(PROGRAMS, stage.path());
+        if nix::unistd::geteuid().is_root() {
+            command.uid(NOBODY).gid(NOBODY);
+        }
+    }
     command
         .args([name, "--exact", "--nocapture", "--test-threads=1"])
         .env(ALONE, flavour)

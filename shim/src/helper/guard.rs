@@ -76,8 +76,6 @@ impl Watch {
 
     fn stay_outside(&self, child: i32) -> ! {
         self.let_go();
-        // Not ours any more: its end has to mean that the child is gone.
-        sys::close(Fd(wire::CONTROL));
         let init = sys::pidfd_open(child).ok();
         let mut supervisor = self.supervisor;
         loop {
@@ -113,8 +111,11 @@ impl Watch {
 
     /// Removes what the supervisor would have removed, if that is gone.
     fn sweep(&self) {
-        let mut gone = [Wanted::new(self.supervisor)];
-        if sys::poll(&mut gone, Some(0)).is_err() || !gone[0].is_ready() {
+        // One that is being killed closes its files first, by which the plugin may learn of
+        // it and be gone before it counts as dead itself. It never closes this one before.
+        let mut gone = [Wanted::new(self.supervisor), Wanted::new(Some(Fd(wire::CONTROL)))];
+        let polled = sys::poll(&mut gone, Some(0));
+        if polled.is_err() || !(gone[0].is_ready() || gone[1].is_hung_up()) {
             return;
         }
         for folder in self.sweeps.iter().flatten() {

@@ -128,13 +128,19 @@ fn high(fd: OwnedFd) -> io::Result<OwnedFd> {
     if LOW <= fd.as_raw_fd() {
         return Ok(fd);
     }
-    let mut low = vec![fd];
-    // Whatever comes next is higher; the low ones are closed behind it.
+    above(fd, LOW - 1)
+}
+
+/// The same descriptor under a larger number than this.
+fn above(fd: OwnedFd, number: RawFd) -> io::Result<OwnedFd> {
+    let mut copies = vec![fd];
+    // Each copy has the lowest number that is free; those that are not wanted are closed
+    // once one is.
     loop {
-        let next = low.last().map(|fd| fd.as_fd().try_clone_to_owned());
+        let next = copies.last().map(|fd| fd.as_fd().try_clone_to_owned());
         match next {
-            Some(Ok(fd)) if LOW <= fd.as_raw_fd() => return Ok(fd),
-            Some(Ok(fd)) => low.push(fd),
+            Some(Ok(fd)) if number < fd.as_raw_fd() => return Ok(fd),
+            Some(Ok(fd)) => copies.push(fd),
             Some(Err(error)) => return Err(error),
             None => return Err(io::ErrorKind::InvalidInput.into()),
         }
@@ -215,6 +221,16 @@ impl Control {
     pub(crate) fn new(socket: UnixStream) -> io::Result<Self> {
         let watched = tokio::net::UnixStream::from_std(socket.try_clone()?)?;
         Ok(Self { socket, watched, open: true, evidence: Evidence::default() })
+    }
+
+    /// The same descriptor under a number behind ours. A process that is killed closes its
+    /// descriptors by their numbers, and the helper must know of that before the plugin.
+    pub(crate) fn before(&self, fd: OwnedFd) -> io::Result<OwnedFd> {
+        let ours = self.socket.as_raw_fd().max(self.watched.as_raw_fd());
+        if ours < fd.as_raw_fd() {
+            return Ok(fd);
+        }
+        above(fd, ours)
     }
 
     pub(crate) fn command(&self, command: Command) {

@@ -178,3 +178,51 @@ fn fix_namespaces(user: bool) -> String {
     };
     fix.to_owned()
 }
+
+#[cfg(test)]
+mod tests {
+    use std::path::PathBuf;
+
+    use super::*;
+    use crate::isolation::view::{Access, Shown};
+
+    /// Somebody may change a path between our look at it and the mount.
+    #[test]
+    fn a_link_that_was_changed_after_it_was_looked_at_is_not_followed() {
+        let machine = Machine::here();
+        if let Err(lack) = &machine.files {
+            return eprintln!("skipped: {}", lack.cause);
+        }
+        let folder = tempfile::tempdir().unwrap();
+        let (target, link) = (folder.path().join("target"), folder.path().join("link"));
+        fs::create_dir(&target).unwrap();
+        std::os::unix::fs::symlink("target", &link).unwrap();
+        let probe = Probe { helper: Helper::default(), user: machine.is_ordinary_user };
+        let namespaces = Namespaces {
+            user: machine.is_ordinary_user,
+            processes: true,
+            files: true,
+            ..Namespaces::default()
+        };
+        let show = |from: PathBuf| {
+            let shown =
+                Shown::Host { path: "/x".into(), from, access: Access::Read, is_folder: true };
+            probe.run(|script| {
+                namespaces.write(script);
+                view::write(&[shown], 4096, script);
+            })
+        };
+        assert!(show(target).is_ok());
+        let (what, errno) = show(link.clone()).unwrap_err();
+        assert_eq!((what, errno), (format!("show {}", link.display()), Errno::ELOOP));
+    }
+
+    /// What a probe says of a step that cannot be done.
+    #[test]
+    fn a_step_that_fails_is_named() {
+        let probe = Probe { helper: Helper::default(), user: false };
+        let failed = probe.run(|script| script.directory("/not/there"));
+        assert_eq!(failed, Err(("enter /not/there".to_owned(), Errno::ENOENT)));
+        assert_eq!(probe.run(|_| ()), Ok(Evidence::default()));
+    }
+}
