@@ -301,6 +301,12 @@ fn a_system_call_that_breaks_out_fails() {
                 (libc::SYS_io_uring_setup, "8 0 0 0", "ENOSYS"),
                 (libc::SYS_ioctl, "0 21522 0 0", "EPERM"),
                 (libc::SYS_shmget, "0 4096 438 0", "EPERM"),
+                // On no list: strict walls let pass only what is.
+                (
+                    libc::SYS_mq_notify,
+                    "0 0 0 0",
+                    if level == Level::Strict { "ENOSYS" } else { "EBADF" },
+                ),
             ] {
                 let outcome = attempt(&stage, "call", args, number(call)).await;
                 assert_eq!(outcome, expected, "{level:?}: {call}");
@@ -411,6 +417,58 @@ fn programs_that_it_may_read_can_be_run() {
                 attempt(&stage, "run", "/bin/pwd", 0).await,
                 format!("ok {}", world.path("").display().to_string().trim_end_matches('/'))
             );
+            stage.end().await;
+        }
+    });
+}
+
+/// What ordinary programs do works behind the strictest walls.
+#[test]
+fn interpreters_threads_and_children_work() {
+    const PYTHON: &str = r#"
+import asyncio, hashlib, multiprocessing, os, ssl, subprocess, sys, tempfile, threading
+done = []
+thread = threading.Thread(target=lambda: done.append(1))
+thread.start(); thread.join()
+assert subprocess.check_output([sys.executable, '-c', 'print(1)']).strip() == b'1'
+with tempfile.NamedTemporaryFile() as file:
+    file.write(b'x'); file.flush()
+with multiprocessing.Pool(2) as pool:
+    assert pool.map(abs, [-1, -2]) == [1, 2]
+assert asyncio.run(asyncio.sleep(0, 'slept')) == 'slept'
+hashlib.sha256(os.urandom(16)); ssl.create_default_context()
+print('python', len(done))
+"#;
+    const NODE: &str = r#"
+const { Worker } = require('worker_threads');
+const { execFileSync } = require('child_process');
+const fs = require('fs');
+const code = Uint8Array.of(0,97,115,109,1,0,0,0,1,5,1,96,0,1,127,3,2,1,0,7,5,1,1,102,0,0,10,6,1,4,0,65,7,11);
+const seven = new WebAssembly.Instance(new WebAssembly.Module(code)).exports.f();
+new WebAssembly.Memory({ initial: 1 });
+execFileSync(process.execPath, ['-e', '0']);
+fs.writeFileSync('/tmp/x', require('crypto').randomBytes(8));
+new Worker('require("worker_threads").parentPort.postMessage(1)', { eval: true })
+    .on('message', (one) => console.log('node', seven, one));
+"#;
+    alone(async |world| {
+        for level in LEVELS {
+            let stage = world.supervise([walled(world, level)]);
+            stage.up("p").await;
+            for (program, flag, code, expected) in [
+                ("/bin/sh", "-c", "(echo sh | cat) 2>&1", "ok sh"),
+                ("/usr/bin/python3", "-c", PYTHON, "ok python 1"),
+                ("/usr/bin/node", "-e", NODE, "ok node 7 1"),
+            ] {
+                if !Path::new(program).exists() {
+                    eprintln!("skipped: there is no {program}");
+                    continue;
+                }
+                let file = world.path("program");
+                fs::write(&file, code).expect("it is ours");
+                let script = format!("{program} {flag} \"$(cat {})\" 2>&1", text(&file));
+                assert_eq!(attempt(&stage, "shell", &script, 0).await, expected, "{level:?}");
+            }
             stage.end().await;
         }
     });

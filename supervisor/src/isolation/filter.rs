@@ -6,7 +6,8 @@
 
 use nix::libc;
 
-use crate::plan::Network;
+use super::syscalls::{ABSENT, ALLOWED, ALLOWED_OLD, DENIED};
+use crate::plan::{Level, Network};
 
 /// What becomes of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,110 +75,24 @@ const IOCTL: Look = Look {
     error: libc::EPERM,
 };
 
-/// What nobody needs who is a plugin, and what breaks out.
-const DENIED: &[libc::c_long] = &[
-    // Other processes.
-    libc::SYS_ptrace,
-    libc::SYS_process_vm_readv,
-    libc::SYS_process_vm_writev,
-    libc::SYS_process_madvise,
-    libc::SYS_pidfd_getfd,
-    libc::SYS_kcmp,
-    // Namespaces and mounts.
-    libc::SYS_setns,
-    libc::SYS_unshare,
-    libc::SYS_mount,
-    libc::SYS_umount2,
-    libc::SYS_pivot_root,
-    libc::SYS_chroot,
-    libc::SYS_open_tree,
-    libc::SYS_move_mount,
-    libc::SYS_fsopen,
-    libc::SYS_fsconfig,
-    libc::SYS_fsmount,
-    libc::SYS_fspick,
-    libc::SYS_mount_setattr,
-    libc::SYS_open_by_handle_at,
-    libc::SYS_name_to_handle_at,
-    libc::SYS_fanotify_init,
-    // Doors into the kernel with a history.
-    libc::SYS_bpf,
-    libc::SYS_perf_event_open,
-    libc::SYS_userfaultfd,
-    libc::SYS_add_key,
-    libc::SYS_request_key,
-    libc::SYS_keyctl,
-    libc::SYS_lookup_dcookie,
-    libc::SYS_vmsplice,
-    // Shared with all processes of the machine, where there is no namespace for them.
-    libc::SYS_shmget,
-    libc::SYS_shmat,
-    libc::SYS_shmctl,
-    libc::SYS_shmdt,
-    libc::SYS_semget,
-    libc::SYS_semop,
-    libc::SYS_semctl,
-    libc::SYS_semtimedop,
-    libc::SYS_msgget,
-    libc::SYS_msgsnd,
-    libc::SYS_msgrcv,
-    libc::SYS_msgctl,
-    libc::SYS_mq_open,
-    libc::SYS_mq_unlink,
-    // The machine itself.
-    libc::SYS_kexec_load,
-    libc::SYS_kexec_file_load,
-    libc::SYS_init_module,
-    libc::SYS_finit_module,
-    libc::SYS_delete_module,
-    libc::SYS_reboot,
-    libc::SYS_swapon,
-    libc::SYS_swapoff,
-    libc::SYS_syslog,
-    libc::SYS_acct,
-    libc::SYS_quotactl,
-    libc::SYS_quotactl_fd,
-    libc::SYS_settimeofday,
-    libc::SYS_clock_settime,
-    libc::SYS_clock_adjtime,
-    libc::SYS_adjtimex,
-    libc::SYS_sethostname,
-    libc::SYS_setdomainname,
-    libc::SYS_vhangup,
-    libc::SYS_nfsservctl,
-    libc::SYS_personality,
-    libc::SYS_move_pages,
-    libc::SYS_migrate_pages,
-    #[cfg(target_arch = "x86_64")]
-    libc::SYS_ioperm,
-    #[cfg(target_arch = "x86_64")]
-    libc::SYS_iopl,
-    #[cfg(target_arch = "x86_64")]
-    libc::SYS_modify_ldt,
-    #[cfg(target_arch = "x86_64")]
-    libc::SYS_uselib,
-    #[cfg(target_arch = "x86_64")]
-    libc::SYS__sysctl,
-];
-
-/// Calls that programs do without when they hear that the kernel has none.
-const ABSENT: &[libc::c_long] = &[
-    // Its flags lie in memory, where no filter sees them; `clone` is used instead.
-    libc::SYS_clone3,
-    // Opens files and sockets without another system call.
-    libc::SYS_io_uring_setup,
-    libc::SYS_io_uring_enter,
-    libc::SYS_io_uring_register,
-];
-
 /// The filter for one plugin, as the kernel takes it.
-pub(crate) fn program(network: Network) -> Vec<u8> {
+pub(crate) fn program(network: Network, level: Level) -> Vec<u8> {
     let mut table: Vec<(u32, Verdict)> = Vec::new();
     let mut say = |numbers: &[libc::c_long], verdict| {
         table.extend(numbers.iter().filter_map(|it| Some((u32::try_from(*it).ok()?, verdict))));
     };
+    let default = match level {
+        Level::Strict => {
+            say(ALLOWED, Verdict::Allow);
+            say(ALLOWED_OLD, Verdict::Allow);
+            Verdict::Fail(libc::ENOSYS)
+        }
+        Level::Standard | Level::None => {
+            say(ABSENT, Verdict::Fail(libc::ENOSYS));
+            Verdict::Allow
+        }
+    };
     say(DENIED, Verdict::Fail(libc::EPERM));
-    say(ABSENT, Verdict::Fail(libc::ENOSYS));
     say(&[libc::SYS_clone], Verdict::Look(&CLONE));
     say(&[libc::SYS_ioctl], Verdict::Look(&IOCTL));
     let sockets = match network {
@@ -185,7 +100,7 @@ pub(crate) fn program(network: Network) -> Vec<u8> {
         Network::All => &ANY_SOCKET,
     };
     say(&[libc::SYS_socket], Verdict::Look(sockets));
-    assemble(table, Verdict::Allow)
+    assemble(table, default)
 }
 
 #[cfg(target_arch = "x86_64")]
@@ -363,21 +278,27 @@ mod tests {
 
     #[test]
     fn what_breaks_out_fails_and_what_programs_need_does_not() {
-        let program = program(Network::None);
-        for denied in DENIED {
-            assert_eq!(call(&program, *denied, [0; 6]), fails(libc::EPERM), "{denied}");
-        }
-        for absent in ABSENT {
-            assert_eq!(call(&program, *absent, [0; 6]), fails(libc::ENOSYS), "{absent}");
-        }
-        for allowed in [libc::SYS_read, libc::SYS_execve, libc::SYS_mmap, libc::SYS_openat] {
-            assert_eq!(call(&program, allowed, [0; 6]), ALLOW, "{allowed}");
+        for level in [Level::Standard, Level::Strict] {
+            let program = program(Network::None, level);
+            for denied in DENIED {
+                assert_eq!(call(&program, *denied, [0; 6]), fails(libc::EPERM), "{denied}");
+            }
+            for absent in ABSENT {
+                assert_eq!(call(&program, *absent, [0; 6]), fails(libc::ENOSYS), "{absent}");
+            }
+            for allowed in ALLOWED.iter().chain(ALLOWED_OLD) {
+                assert_eq!(call(&program, *allowed, [0; 6]), ALLOW, "{allowed}");
+            }
+            // One that no kernel has yet.
+            let unknown = call(&program, 0x3FFF_FFF0, [0; 6]);
+            let is_strict = level == Level::Strict;
+            assert_eq!(unknown, if is_strict { fails(libc::ENOSYS) } else { ALLOW });
         }
     }
 
     #[test]
     fn another_architecture_is_the_end() {
-        let program = program(Network::All);
+        let program = program(Network::All, Level::Standard);
         // i386, whose numbers mean other calls.
         assert_eq!(run(&program, 0x4000_0003, 1, [0; 6]), KILL);
         if cfg!(target_arch = "x86_64") {
@@ -389,7 +310,8 @@ mod tests {
 
     #[test]
     fn arguments_decide_where_the_number_does_not() {
-        let (none, all) = (program(Network::None), program(Network::All));
+        let (none, all) =
+            (program(Network::None, Level::Strict), program(Network::All, Level::Strict));
         let socket = |program: &[u8], family: i32| {
             call(program, libc::SYS_socket, [family.cast_unsigned().into(), 1, 0, 0, 0, 0])
         };

@@ -22,7 +22,7 @@ use super::{
     namespaces::Namespaces,
     view,
 };
-use crate::plan::Network;
+use crate::plan::{Level, Network};
 
 /// Whether something can be done here, and if not, why and what helps.
 pub type Ability<T = ()> = Result<T, Lack>;
@@ -143,7 +143,7 @@ impl Probe {
                            system call `seccomp`";
         let done = self.run(|script| {
             script.no_new_privileges();
-            script.filter(&filter::program(Network::None));
+            script.filter(&filter::program(Network::None, Level::Strict));
         });
         done.map(drop).map_err(|(what, errno)| Lack::new(&what, errno, FIX.to_owned()))
     }

@@ -10,6 +10,7 @@ pub(crate) mod helper;
 mod landlock;
 mod machine;
 mod namespaces;
+mod syscalls;
 mod view;
 mod walls;
 

@@ -348,7 +348,7 @@ fn script(plan: &PluginPlan, used: Used, shown: &[Shown], cage: &Cage) -> Script
         landlock::write(shown, version, closed, !used.namespaces.files, &mut script);
     }
     if used.filter {
-        script.filter(&filter::program(plan.sandbox.network));
+        script.filter(&filter::program(plan.sandbox.network, plan.sandbox.level));
     }
     script.exec(plan.command.first().map_or("", String::as_str));
     script

@@ -81,6 +81,11 @@ fn done(deed: &str, what: &str, number: u64) -> io::Result<String> {
             fs::read_to_string(link)?
         }
         "run" => run(Command::new(path))?,
+        "shell" => {
+            let mut command = Command::new("/bin/sh");
+            command.args(["-c", what]);
+            run(command)?
+        }
         "run from memory" => {
             let file = nix::sys::memfd::memfd_create(c"x", nix::sys::memfd::MFdFlags::empty())?;
             fs::File::from(file.try_clone()?).write_all(&fs::read(env::current_exe()?)?)?;
@@ -239,8 +244,9 @@ fn run(mut command: Command) -> io::Result<String> {
     if let Some(mut out) = child.stdout.take() {
         out.read_to_string(&mut said)?;
     }
-    child.wait()?;
-    Ok(said.trim().to_owned())
+    let status = child.wait()?;
+    let how = if status.success() { String::new() } else { format!(" ({status})") };
+    Ok(format!("{}{how}", said.trim()))
 }
 
 fn names(folder: &Path) -> io::Result<String> {
