@@ -48,6 +48,23 @@ pub enum Fact {
         /// Why.
         reason: Arc<Reason>,
     },
+    /// What was found when a plugin behind walls had ended.
+    Remains {
+        /// Which plugin.
+        plugin: Arc<str>,
+        /// Its process.
+        pid: u32,
+        /// Processes that were still there when its first one had ended, and were ended.
+        left_behind: u32,
+        /// Forks that were refused because it had as many processes as it may.
+        refused: u64,
+        /// Processes of it that were killed because its memory was spent.
+        killed: u64,
+        /// Processor time of its first process and of the children that this waited for.
+        cpu: Duration,
+        /// The most memory that one of these had resident, in bytes.
+        resident_bytes: u64,
+    },
     /// A process is gone and cleared away.
     Exited {
         /// Which plugin.
@@ -140,6 +157,7 @@ impl Fact {
             Self::Spawned { plugin, .. }
             | Self::Greeted { plugin, .. }
             | Self::Became { plugin, .. }
+            | Self::Remains { plugin, .. }
             | Self::Exited { plugin, .. }
             | Self::Waiting { plugin, .. }
             | Self::Log { plugin, .. }
@@ -262,6 +280,18 @@ fn trace(fact: &Fact) {
         }
         Fact::Exited { plugin, pid, reason, rung } => {
             info!(plugin = &**plugin, pid, reason = %reason, rung, "exited");
+        }
+        Fact::Remains { plugin, pid, left_behind, refused, killed, cpu, resident_bytes } => {
+            info!(
+                plugin = &**plugin,
+                pid,
+                left_behind,
+                refused,
+                killed,
+                ?cpu,
+                resident_bytes,
+                "what remained"
+            );
         }
         Fact::Waiting { plugin, delay, deaths } => {
             warn!(plugin = &**plugin, ?delay, deaths, "waiting before the next start");

@@ -816,6 +816,17 @@ impl Keeper {
         let Some(run) = self.run.take() else { return };
         run.link.abandon();
         let mut reason = explain(&run, &climbed, run.asked.as_ref().unwrap_or(&self.reason));
+        if let Some(it) = process.remains() {
+            self.facts.say(Fact::Remains {
+                plugin: self.name(),
+                pid: run.pid,
+                left_behind: it.left_behind,
+                refused: it.refused,
+                killed: it.killed,
+                cpu: it.cpu,
+                resident_bytes: it.resident_bytes,
+            });
+        }
         if climbed.exit.is_none() {
             reason = Reason::Unkillable { waited: crate::stop::KILL_BUDGET };
             self.life = Life::Stopping(Then::Quarantined);

@@ -33,7 +33,7 @@ use tokio::{net::unix::pipe, signal::unix as watch};
 
 use crate::{
     isolation::{
-        Enclosure, Walls,
+        Enclosure, Remains, Walls,
         helper::{Control, Start},
     },
     plan::{Level, PluginPlan},
@@ -202,6 +202,8 @@ pub(crate) struct Process {
     /// The process, while its number is certainly ours: until it is reaped.
     leader: Option<Pid>,
     kind: Kind,
+    /// What was found behind walls, once it has ended.
+    remains: Option<Remains>,
 }
 
 #[derive(Debug)]
@@ -231,11 +233,15 @@ pub(crate) enum Exit {
 impl Process {
     fn new(number: u32, signals: watch::Signal, kind: Kind) -> Self {
         let leader = i32::try_from(number).ok().map(Pid::from_raw);
-        Self { number, signals, leader, kind }
+        Self { number, signals, leader, kind, remains: None }
     }
 
     pub(crate) fn pid(&self) -> u32 {
         self.number
+    }
+
+    pub(crate) fn remains(&self) -> Option<Remains> {
+        self.remains
     }
 
     /// Asks it to go. Harmless once it has been reaped.
@@ -320,7 +326,9 @@ impl Process {
             Kind::Direct(child) => child.wait().map_or(Exit::Lost, Exit::of),
             Kind::Behind { control, walls } => {
                 leader.map(|leader| waitpid(leader, None));
-                walls.explain(control.evidence())
+                let (exit, remains) = walls.explain(control.evidence());
+                self.remains = Some(remains);
+                exit
             }
         }
     }

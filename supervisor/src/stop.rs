@@ -30,6 +30,8 @@ enum Act {
     Eof,
     Term,
     Kill,
+    /// Whoever keeps the plugin does not obey; it goes, and takes the plugin with it.
+    KillHelper,
 }
 
 /// How long the kernel may take to end a process after SIGKILL before we say that
@@ -42,7 +44,8 @@ pub(crate) fn ladder(timeouts: &Timeouts, polite: bool) -> Vec<Rung> {
         Rung { name: "close", act: Act::Close, budget: timeouts.exit_grace },
         Rung { name: "eof", act: Act::Eof, budget: timeouts.eof_grace },
         Rung { name: "term", act: Act::Term, budget: timeouts.term_grace },
-        Rung { name: "kill", act: Act::Kill, budget: KILL_BUDGET },
+        Rung { name: "kill", act: Act::Kill, budget: KILL_BUDGET / 2 },
+        Rung { name: "kill", act: Act::KillHelper, budget: KILL_BUDGET / 2 },
     ];
     // Who broke the protocol has been told CLOSE already and gets no long grace.
     all.into_iter().filter(|rung| polite || rung.act != Act::Close).collect()
@@ -77,6 +80,7 @@ pub(crate) async fn climb(
             Act::Eof => link.sever(),
             Act::Term => process.terminate(),
             Act::Kill => process.kill(),
+            Act::KillHelper => process.kill_helper(),
         }
         if let Ok(exit) = timeout(rung.budget, process.wait()).await {
             link.sever();
@@ -96,7 +100,7 @@ mod tests {
         let names = |polite| {
             ladder(&Timeouts::default(), polite).iter().map(|rung| rung.name).collect::<Vec<_>>()
         };
-        assert_eq!(names(true), ["close", "eof", "term", "kill"]);
-        assert_eq!(names(false), ["eof", "term", "kill"]);
+        assert_eq!(names(true), ["close", "eof", "term", "kill", "kill"]);
+        assert_eq!(names(false), ["eof", "term", "kill", "kill"]);
     }
 }

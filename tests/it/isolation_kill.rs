@@ -14,7 +14,7 @@ use nix::{
     unistd::Pid,
 };
 use plugbay_supervisor::{
-    PluginPlan, Supervisor,
+    Fact, PluginPlan, Supervisor,
     isolation::Machine,
     plan::{IfMissing, Level},
 };
@@ -67,6 +67,11 @@ fn a_plugin_that_leaves_its_child_behind_leaves_nothing() {
             let (reason, rung) = stage.exit("p").await;
             assert_eq!((reason.kind(), rung), ("exited", None), "{mode}");
             assert_eq!(world.processes(), [].into(), "{mode}");
+            let left = stage.facts(|fact| match fact {
+                Fact::Remains { left_behind, .. } => Some(*left_behind),
+                _ => None,
+            });
+            assert_eq!(left, [1], "{mode}");
             stage.end().await;
         }
     });
@@ -112,6 +117,26 @@ fn who_kills_a_guard_kills_the_plugin_and_is_told_from_a_crash() {
         kill(guard, Signal::SIGKILL).expect("it is ours");
         let (reason, _) = stage.exit("p").await;
         assert_eq!(reason.kind(), "helper_lost");
+        holds("all of them to be gone", || world.processes().is_empty()).await;
+        stage.end().await;
+    });
+}
+
+#[test]
+fn a_guard_that_is_stopped_does_not_hold_up_the_ladder() {
+    alone(async |world| {
+        let mut plan = plan(world, "ignores-term");
+        plan.timeouts.drain = Duration::from_millis(100);
+        plan.timeouts.exit_grace = Duration::from_millis(100);
+        plan.timeouts.eof_grace = Duration::from_millis(100);
+        plan.timeouts.term_grace = Duration::from_millis(100);
+        let stage = world.supervise([plan]);
+        stage.up("p").await;
+        let guard = stage.plugin("p").expect("it is there").pid.expect("it runs");
+        let guard = Pid::from_raw(i32::try_from(guard).expect("a pid"));
+        kill(guard, Signal::SIGSTOP).expect("it is ours");
+        stage.down("p").await;
+        assert_eq!(stage.exit("p").await.1, Some("kill"));
         holds("all of them to be gone", || world.processes().is_empty()).await;
         stage.end().await;
     });

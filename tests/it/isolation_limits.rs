@@ -4,7 +4,7 @@
 use std::fs;
 
 use plugbay_supervisor::{
-    PluginPlan,
+    Fact, PluginPlan,
     isolation::Machine,
     plan::{IfMissing, Level},
 };
@@ -119,6 +119,12 @@ fn more_processes_than_allowed_are_refused() {
         let stage = with(world, |plan| plan.limits.processes = Some(16)).await;
         assert_eq!(attempt(&stage, "processes until", "", 32).await, "EAGAIN");
         assert_eq!(attempt(&stage, "processes until", "", 4).await, "ok 4");
+        stage.down("p").await;
+        let refused = stage.facts(|fact| match fact {
+            Fact::Remains { refused, .. } => Some(*refused),
+            _ => None,
+        });
+        assert!(refused.iter().sum::<u64>() > 0, "{refused:?}");
         stage.end().await;
         let stage = with(world, |_| {}).await;
         assert_eq!(attempt(&stage, "processes until", "", 32).await, "ok 32");

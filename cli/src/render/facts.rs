@@ -21,6 +21,27 @@ pub(crate) fn line(
             loud(GOOD, "Hello", format!("{plugin} is {id} {version} ({})", short(*took)))
         }
         Fact::Became { plugin, state, reason } => became(plugin, *state, reason, tools),
+        Fact::Remains { plugin, left_behind, refused, killed, cpu, resident_bytes, .. } => {
+            let all = [
+                (u64::from(*left_behind), "processes that it had left behind were ended"),
+                (*refused, "forks were refused by limits.processes"),
+                (*killed, "of its processes were killed by limits.memory"),
+            ];
+            let words = all.iter().filter(|(count, _)| 0 < *count);
+            let words: Vec<_> = words.map(|(count, what)| format!("{count} {what}")).collect();
+            match words.as_slice() {
+                [] => loud(
+                    PLAIN,
+                    "Used",
+                    format!(
+                        "{plugin}: {} of processor time, {}",
+                        short(*cpu),
+                        bytes(*resident_bytes)
+                    ),
+                ),
+                words => normal(WARN, "Found", format!("{plugin}: {}", words.join(", "))),
+            }
+        }
         Fact::Exited { plugin, pid, reason, rung } => {
             let rung = rung.map_or(String::new(), |rung| format!(", after {rung}"));
             // An operator's terminal is where a plugin's own words belong.
@@ -139,6 +160,14 @@ pub(crate) fn to_json(event: &Event) -> Value {
         Fact::Became { plugin, state, reason } => {
             ("became", json!({ "plugin": &**plugin, "state": state, "reason": &**reason }))
         }
+        Fact::Remains { plugin, pid, left_behind, refused, killed, cpu, resident_bytes } => (
+            "remains",
+            json!({
+                "plugin": &**plugin, "pid": pid, "left_behind": left_behind,
+                "forks_refused": refused, "killed_for_memory": killed,
+                "cpu_ms": ms(*cpu), "resident_bytes": resident_bytes,
+            }),
+        ),
         Fact::Exited { plugin, pid, reason, rung } => (
             "exited",
             json!({ "plugin": &**plugin, "pid": pid, "reason": &**reason, "rung": rung }),

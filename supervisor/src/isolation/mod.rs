@@ -18,7 +18,7 @@ pub use cgroup::Cgroups;
 pub use machine::{Ability, Lack, Machine};
 
 pub use walls::Finding;
-pub(crate) use walls::{Walls, degraded};
+pub(crate) use walls::{Remains, Walls, degraded};
 
 use helper::Helper;
 

@@ -1,7 +1,7 @@
 //! The walls around one plugin: which of them its plan asks for, whether this machine
 //! has them, and how they are built.
 
-use std::{io, os::unix::process::ExitStatusExt, path::Path, process::ExitStatus};
+use std::{io, os::unix::process::ExitStatusExt, path::Path, process::ExitStatus, time::Duration};
 
 use nix::{errno::Errno, libc};
 use plugbay_shim::Script;
@@ -210,6 +210,21 @@ pub(crate) fn degraded(plan: &PluginPlan, machine: &Machine) -> Result<Vec<Strin
     Ok(words.collect())
 }
 
+/// What was found when a plugin behind walls had ended.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Remains {
+    /// Processes that were still there when its first one had ended.
+    pub(crate) left_behind: u32,
+    /// Forks that were refused because it had as many processes as it may.
+    pub(crate) refused: u64,
+    /// Processes of it that were killed because its memory was spent.
+    pub(crate) killed: u64,
+    /// Processor time of its first process and of the children that this waited for.
+    pub(crate) cpu: Duration,
+    /// The most memory that one of these had resident, in bytes.
+    pub(crate) resident_bytes: u64,
+}
+
 /// The walls around one start of a plugin.
 #[derive(Debug)]
 pub(crate) struct Walls {
@@ -263,18 +278,26 @@ impl Walls {
 
     /// How the plugin ended, from what the helper and the kernel have said of it. A
     /// signal's number alone says nothing: the kernel, the plugin and we send the same.
-    pub(crate) fn explain(&self, evidence: &Evidence) -> Exit {
+    pub(crate) fn explain(&self, evidence: &Evidence) -> (Exit, Remains) {
         // Whatever the helper could not end, it does not leave to itself.
         self.cage.kill();
         if let Some((step, error)) = evidence.failed {
-            return Exit::NotStarted(self.not_started(step, Errno::from_raw(error)));
+            let reason = self.not_started(step, Errno::from_raw(error));
+            return (Exit::NotStarted(reason), Remains::default());
         }
-        let Some(main) = evidence.main else {
-            return Exit::Ended(Reason::HelperLost);
-        };
-        let exit = Exit::of(ExitStatus::from_raw(main.status));
         let counted = self.cage.counters();
-        match exit {
+        let mut remains = Remains {
+            left_behind: evidence.left.unwrap_or(0),
+            refused: counted.refused,
+            killed: counted.killed,
+            ..Remains::default()
+        };
+        let Some(main) = evidence.main else {
+            return (Exit::Ended(Reason::HelperLost), remains);
+        };
+        remains.cpu = Duration::from_micros(main.cpu_micros);
+        remains.resident_bytes = main.resident_kib << 10;
+        let exit = match Exit::of(ExitStatus::from_raw(main.status)) {
             Exit::Signal { signal: libc::SIGKILL, .. } if 0 < counted.killed => {
                 Exit::Ended(Reason::OutOfMemory { limit: self.memory })
             }
@@ -283,7 +306,8 @@ impl Walls {
             }
             Exit::Signal { signal: libc::SIGSYS, .. } => Exit::Ended(Reason::ForbiddenCall),
             exit => exit,
-        }
+        };
+        (exit, remains)
     }
 
     fn not_started(&self, step: u32, errno: Errno) -> Reason {
