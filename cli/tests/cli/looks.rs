@@ -130,7 +130,7 @@ fn shells_and_manuals_know_every_command() {
     assert!(page.contains(".TH plugbay 1") && page.contains("interrupted"), "{page}");
     let dir = tempfile::tempdir().unwrap();
     let man = dir.path().join("man1");
-    run(["man", "--dir", man.to_str().unwrap()]).with(0, &["Wrote 17 pages"]).and_prints("");
+    run(["man", "--dir", man.to_str().unwrap()]).with(0, &["Wrote 18 pages"]).and_prints("");
     let call = fs::read_to_string(man.join("plugbay-call.1")).unwrap();
     assert!(call.contains("key=@file"), "{call}");
 }
