@@ -474,6 +474,24 @@ new Worker('require("worker_threads").parentPort.postMessage(1)', { eval: true }
     });
 }
 
+/// A plugin in Python, by an interpreter from wherever this machine has one.
+#[test]
+fn the_tutorials_plugin_greets_behind_walls() {
+    alone(async |world| {
+        for level in LEVELS {
+            let mut plan = crate::languages::python(world, "sdk-spec/tutorial/greet.py");
+            plan.sandbox.level = level;
+            let script = plan.command[1].clone();
+            plan.sandbox.files = vec![FileGrant { path: script.into(), write: false, make: false }];
+            let stage = world.supervise([plan]);
+            stage.up("p").await;
+            let output = stage.call("greet", json!({ "who": "Ada" })).await.expect("it answers");
+            assert_eq!(output.text(), "hello, Ada");
+            stage.end().await;
+        }
+    });
+}
+
 /// A machine that allows nobody a namespace.
 #[test]
 fn what_a_machine_lacks_is_a_refusal_that_helps() {

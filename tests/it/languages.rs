@@ -19,7 +19,7 @@ fn file(path: &str) -> String {
 }
 
 /// A Python script by its own first line needs `env` and a PATH.
-fn python(world: &World, path: &str) -> plugbay_supervisor::PluginPlan {
+pub(crate) fn python(world: &World, path: &str) -> plugbay_supervisor::PluginPlan {
     let found = Command::new("/usr/bin/env")
         .args(["python3", "-c", "import sys; print(sys.executable)"])
         .output()

@@ -10,6 +10,7 @@ pub(crate) mod helper;
 mod landlock;
 mod machine;
 mod namespaces;
+mod runtime;
 mod syscalls;
 mod view;
 mod walls;

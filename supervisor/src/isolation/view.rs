@@ -9,6 +9,7 @@ use std::{
 
 use plugbay_shim::{Mounted, Script};
 
+use super::runtime;
 use crate::plan::{FileGrant, Network};
 
 /// Folders of the system, to be read and executed.
@@ -58,8 +59,9 @@ impl Shown {
 /// What is to be shown to one plugin, beside the system.
 #[derive(Clone, Debug)]
 pub(crate) struct Wanted<'a> {
-    /// Its program.
+    /// Its program, and the PATH in which it looks for others.
     pub(crate) program: &'a Path,
+    pub(crate) search: &'a str,
     /// The folder it runs in.
     pub(crate) dir: &'a Path,
     pub(crate) private_tmp: bool,
@@ -88,7 +90,11 @@ pub(crate) fn view(wanted: &Wanted<'_>) -> Result<Vec<Shown>, (PathBuf, io::Erro
     if wanted.dir.parent().is_some() {
         view.host(wanted.dir, Access::Read)?;
     }
-    view.program(wanted.program)?;
+    // Where it is asked for and where it really is, and what it cannot run without.
+    view.host(wanted.program, Access::Read)?;
+    for path in runtime::needs(wanted.program, wanted.search) {
+        view.host(&path, Access::Read)?;
+    }
     Ok(view.sorted())
 }
 
@@ -160,14 +166,6 @@ impl View {
             self.push(path, real, access, is_folder);
         }
         Ok(())
-    }
-
-    /// Where it is asked for and where it really is: an interpreter finds its library
-    /// from the one or the other.
-    fn program(&mut self, path: &Path) -> Result<(), (PathBuf, io::Error)> {
-        self.host(path, Access::Read)?;
-        let real = fs::canonicalize(path).map_err(|error| (path.to_owned(), error))?;
-        self.host(&real, Access::Read)
     }
 
     fn push(&mut self, path: &Path, from: PathBuf, access: Access, is_folder: bool) {

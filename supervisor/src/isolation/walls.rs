@@ -249,6 +249,7 @@ impl Walls {
         let program = plan.command.first().cloned().unwrap_or_default();
         let shown = view::view(&Wanted {
             program: Path::new(&program),
+            search: plan.env.get("PATH").map_or("", String::as_str),
             dir: &plan.dir,
             private_tmp: plan.sandbox.private_tmp,
             network: plan.sandbox.network,
