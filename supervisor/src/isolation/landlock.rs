@@ -67,8 +67,8 @@ pub(crate) fn write(
             Shown::Memory { .. } => (u64::MAX, true),
             Shown::Device { .. } => (READ_FILE | WRITE_FILE | IOCTL_DEV, false),
             Shown::Processes => (READ_FILE | READ_DIR, true),
-            // It is what it points at that counts.
-            Shown::Link { .. } => continue,
+            // It is what it points at that counts; and ours may be read with all the rest.
+            Shown::Link { .. } | Shown::Text { .. } => continue,
         };
         let path = match shown {
             Shown::Host { from, .. } if at_origin => from,

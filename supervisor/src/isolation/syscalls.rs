@@ -157,7 +157,6 @@ pub(super) const ALLOWED: &[libc::c_long] = &[
     libc::SYS_symlinkat,
     libc::SYS_fchmod,
     libc::SYS_fchmodat,
-    libc::SYS_fchmodat2,
     libc::SYS_fchown,
     libc::SYS_fchownat,
     libc::SYS_truncate,

@@ -7,6 +7,7 @@ use std::{
     sync::OnceLock,
 };
 
+use nix::unistd::{Gid, Uid};
 use plugbay_shim::{Mounted, Script};
 
 use super::runtime;
@@ -15,8 +16,7 @@ use crate::plan::{FileGrant, Network};
 /// Folders of the system, to be read and executed.
 const SYSTEM: &[&str] = &["/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/nix/store"];
 /// Of `/etc`, what programs read to run at all: libraries, certificates, time, names.
-const ETC: &[&str] =
-    &["ld.so.cache", "ssl", "pki", "alternatives", "localtime", "passwd", "group", "os-release"];
+const ETC: &[&str] = &["ld.so.cache", "ssl", "pki", "alternatives", "localtime", "os-release"];
 /// And what they need to find others.
 const ETC_NETWORK: &[&str] =
     &["nsswitch.conf", "hosts", "host.conf", "resolv.conf", "gai.conf", "protocols", "services"];
@@ -38,6 +38,8 @@ pub(crate) enum Shown {
     Device { path: PathBuf },
     /// An empty folder in memory.
     Memory { path: PathBuf, mode: u32 },
+    /// A file of ours.
+    Text { path: PathBuf, text: String },
     /// The processes of the plugin.
     Processes,
     /// A symbolic link.
@@ -50,6 +52,7 @@ impl Shown {
             Self::Host { path, .. }
             | Self::Device { path }
             | Self::Memory { path, .. }
+            | Self::Text { path, .. }
             | Self::Link { path, .. } => path,
             Self::Processes => Path::new("/proc"),
         }
@@ -122,7 +125,7 @@ fn system(etc: &[&[&str]]) -> Vec<Shown> {
     for name in etc.iter().flat_map(|it| it.iter()) {
         view.optional(&Path::new("/etc").join(name));
     }
-    view.0.push(Shown::Processes);
+    view.0.extend([Shown::Processes, users(), groups()]);
     let device = |name: &&str| Shown::Device { path: Path::new("/dev").join(name) };
     view.0.extend(DEVICES.iter().map(device).filter(|it| it.path().exists()));
     for (name, says) in [("fd", ""), ("stdin", "/0"), ("stdout", "/1"), ("stderr", "/2")] {
@@ -130,6 +133,20 @@ fn system(etc: &[&[&str]]) -> Vec<Shown> {
         view.0.push(Shown::Link { path, says: format!("/proc/self/fd{says}").into() });
     }
     view.0
+}
+
+/// Who it is: nobody else's name is its business, and a look-up may ask the network.
+fn users() -> Shown {
+    let (uid, gid) = (Uid::effective(), Gid::effective());
+    let text = format!(
+        "plugin:x:{uid}:{gid}::/tmp:/bin/sh\nnobody:x:65534:65534::/nonexistent:/bin/false\n"
+    );
+    Shown::Text { path: "/etc/passwd".into(), text }
+}
+
+fn groups() -> Shown {
+    let text = format!("plugin:x:{}:\nnogroup:x:65534:\n", Gid::effective());
+    Shown::Text { path: "/etc/group".into(), text }
 }
 
 impl View {
@@ -217,18 +234,22 @@ pub(crate) fn write(view: &[Shown], memory_bytes: u64, script: &mut Script) {
     script.mount(STAGE, root);
     script.pivot(STAGE);
     let mut made: Vec<PathBuf> = Vec::new();
+    let hosts = view.iter().filter(|it| matches!(it, Shown::Host { is_folder: true, .. }));
+    let hosts: Vec<&Path> = hosts.map(Shown::path).collect();
     for shown in view {
         let path = shown.path();
         let text = path.to_string_lossy();
         // Below something of the host everything is there already.
-        let is_ours = !view.iter().any(|it| {
-            matches!(it, Shown::Host { .. }) && it.path() != path && path.starts_with(it.path())
-        });
+        let is_ours = !hosts.iter().any(|host| *host != path && path.starts_with(host));
         if is_ours {
             parents(path, &mut made, script);
         }
         match shown {
             Shown::Link { says, .. } => script.symlink(&says.to_string_lossy(), &text),
+            Shown::Text { text: content, .. } => {
+                place(path, false, &mut made, script);
+                script.write(&text, content);
+            }
             Shown::Host { from, access, is_folder, .. } => {
                 if is_ours {
                     place(path, *is_folder, &mut made, script);
