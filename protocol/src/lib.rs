@@ -149,6 +149,6 @@ pub use self::{
     frame::{CallId, CancelReason, Code, Kind, Level, Note, Retry},
     gate::Stage,
     hello::{Announce, Features, Identity, Limits, Patience, VERSION, Welcome},
-    msgpack::{Malformed, body_fields, check_body},
+    msgpack::{Malformed, body_fields, check_body, read_str},
     time::Tick,
 };

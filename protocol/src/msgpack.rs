@@ -487,8 +487,14 @@ pub(crate) fn leading_integer<'a>(bytes: &'a [u8], key: &[u8]) -> Option<(Option
 /// The string under `key` in a body that is a map, without decoding the rest.
 pub(crate) fn body_str<'a>(body: &'a [u8], key: &str) -> Option<&'a str> {
     let [value] = body_fields(body, [key]).ok()?;
-    match Reader(value?).token() {
-        Ok(Token::Str(text)) => utf8(text).ok(),
+    read_str(value?)
+}
+
+/// The string that `value` is, and nothing after it.
+pub fn read_str(value: &[u8]) -> Option<&str> {
+    let mut reader = Reader(value);
+    match reader.token() {
+        Ok(Token::Str(text)) if reader.0.is_empty() => utf8(text).ok(),
         _ => None,
     }
 }

@@ -16,6 +16,7 @@ use bytes::Bytes;
 use plugbay_protocol::{
     Code, Event, Fault, Incoming, Over, Retry, body_fields,
     contract::{Activated, Deactivate},
+    read_str,
 };
 use tokio::time::Instant;
 
@@ -130,8 +131,8 @@ impl<S: Send + Sync + 'static> Engine<S> {
     /// Which tool, under which activation, with which arguments.
     fn find(&self, incoming: &Incoming) -> Result<(Start<S>, Active<S>, Bytes), Fault> {
         let [name, args] = body_fields(&incoming.body, ["name", "args"]).map_err(body::bad_body)?;
-        let name = name.map_or(Ok(""), rmp_serde::from_slice);
-        let name = name.map_err(|why| body::bad_body(format!("name: {why}")))?;
+        let name = name.map_or(Some(""), read_str);
+        let name = name.ok_or_else(|| body::bad_body("name: it is no string"))?;
         let tool = self.tools.get(name).ok_or_else(|| self.no_such_tool(name))?;
         let active = self.life.active().clone();
         // The gate has let the call through, so there is one.

@@ -5,7 +5,7 @@ use std::{any::Any, borrow::Cow};
 use bytes::Bytes;
 use plugbay_protocol::{
     Code, Fault,
-    contract::{Block, ToolResult},
+    contract::{Block, ONLY_TEXT, ToolResult},
 };
 use serde::Serialize;
 use serde_json::Value;
@@ -104,9 +104,7 @@ fn of_value<T: Serialize + 'static>(value: T) -> Outcome {
     Ok(out.into())
 }
 
-/// What comes before the text of `{content: [{type: "text", text}]}`.
-const ONLY_TEXT: &[u8] = b"\x81\xa7content\x91\x82\xa4type\xa4text\xa4text";
-/// The same where `data` follows.
+/// What comes before the text where `data` follows.
 const TEXT_AND_DATA: &[u8] = b"\x82\xa7content\x91\x82\xa4type\xa4text\xa4text";
 
 fn take<T: 'static>(slot: &mut dyn Any) -> Option<T> {

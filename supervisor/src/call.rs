@@ -3,7 +3,7 @@
 use std::{fmt, sync::Arc, time::Duration};
 
 use base64::{Engine, prelude::BASE64_STANDARD};
-use plugbay_protocol::contract::Block;
+use plugbay_protocol::contract::{self, Block};
 use serde::{Deserialize, Deserializer, de};
 use serde_json::{Map, Number, Value};
 
@@ -134,6 +134,9 @@ impl Output {
             data: Option<Json>,
             #[serde(default)]
             is_error: bool,
+        }
+        if let Some(text) = contract::only_text(body) {
+            return Ok(Self::text_of(text));
         }
         // The reader would take a list for the fields in their order.
         if !matches!(body.first(), None | Some(0x80..=0x8F | 0xDE | 0xDF)) {

@@ -400,6 +400,7 @@ impl Link {
         let mut progress = Vec::new();
         let mut over = None;
         let mut ended = 0;
+        let mut rested = false;
         let tell = |it| {
             if let Some(news) = news {
                 // Fails only if the keeper is gone, and then nobody needs to know.
@@ -418,10 +419,11 @@ impl Link {
                     }
                     ended += 1;
                     state.ended(id, outcome);
+                    rested = true;
                 }
                 Event::Released { id } => {
                     state.waiting.remove(&id);
-                    state.rest();
+                    rested = true;
                 }
                 Event::Stuck { .. } => tell(News::Stuck),
                 Event::Note { id: Some(id), note: Note::Progress { n, total, unit, body } } => {
@@ -458,6 +460,9 @@ impl Link {
         }
         if 0 < ended {
             state.company = ended;
+        }
+        if rested {
+            state.rest();
         }
         state.flush();
         drop(state);
@@ -619,7 +624,6 @@ impl State {
                 if let Some(waiting) = self.waiting.remove(&id) {
                     waiting.reply.send(outcome).ok();
                 }
-                self.rest();
             }
         }
     }

@@ -500,7 +500,11 @@ impl Registry {
         approval: Approval,
     ) -> Result<(), CallError> {
         let cell = entry.owner();
-        let condition = cell.map(|cell| Arc::clone(&cell.condition.borrow()));
+        // Only a refusal needs more of it than this.
+        let asleep = cell.and_then(|cell| {
+            let condition = cell.condition.borrow();
+            (!condition.wakes()).then(|| Arc::clone(&condition))
+        });
         let bounds = cell.map(|cell| cell.bounds.load());
         let snapshot = Snapshot {
             caller: &caller.name,
@@ -508,7 +512,7 @@ impl Registry {
             effect: entry.tool.effect,
             approval,
             can_ask: caller.trusted || self.0.approver.is_some(),
-            wakes: condition.as_ref().is_none_or(|it| it.wakes()),
+            wakes: asleep.is_none(),
             inside: cell.map_or(0, |cell| cell.house.inside()),
             inside_max: bounds.as_ref().map_or(usize::MAX, |it| it.inside_max()),
             rate: None,
@@ -523,7 +527,7 @@ impl Registry {
             });
             gate::admit(Snapshot { rate: wait, ..snapshot }, problems)
         });
-        allowed.map_err(|refusal| match (refusal, cell, condition) {
+        allowed.map_err(|refusal| match (refusal, cell, asleep) {
             (Refusal::Denied(rule), ..) => CallError::Denied { tool: entry.name.to_string(), rule },
             (Refusal::Inactive, Some(cell), Some(condition)) => inactive(cell, &condition),
             (Refusal::BadArguments(problems), ..) => {
@@ -718,7 +722,7 @@ impl Errand<'_> {
         until: Instant,
         resends: u32,
     ) -> Option<Result<Sent, CallError>> {
-        let now = Arc::clone(&self.cell.condition.borrow());
+        let now = self.cell.condition.borrow();
         let link = now.link.as_ref().filter(|_| now.life == Life::Active && resends == 0)?;
         let permit = link.slot_now()?;
         self.send_on(&now, link, permit, place, (self.began, until))
