@@ -4,6 +4,7 @@
 //! feeds the conversation and then calls [`Engine::turn`].
 
 use std::{
+    cell::Cell,
     collections::BTreeMap,
     panic::{AssertUnwindSafe, catch_unwind},
     pin::Pin,
@@ -26,7 +27,7 @@ use crate::{
     body,
     plugin::{OnActivate, OnDeactivate},
     reply::Outcome,
-    tool::{Running, Start, Tool},
+    tool::{Running, Tool},
     wire::{Call, Wire},
 };
 
@@ -42,7 +43,7 @@ pub(crate) struct Engine<S> {
     at_once: bool,
     over: Option<Over>,
     /// When this turn began, once somebody has asked.
-    now: Option<Instant>,
+    now: Cell<Option<Instant>>,
 }
 
 /// What the lifecycle calls share with the engine.
@@ -73,13 +74,13 @@ impl<S: Send + Sync + 'static> Engine<S> {
     ) -> Self {
         let tools = tools.into_iter().map(|tool| (tool.provide.name.clone(), tool)).collect();
         let life = Life { on_activate, on_deactivate, active: Mutex::new(None) };
-        Self { wire, life: Arc::new(life), tools, at_once, over: None, now: None }
+        Self { wire, life: Arc::new(life), tools, at_once, over: None, now: Cell::default() }
     }
 
     /// Works off what the conversation has to say. Returns how it ended, once it has.
     pub(crate) fn turn(&mut self) -> Option<&Over> {
         // What came in one read came at one moment.
-        self.now = None;
+        self.now.set(None);
         loop {
             // A statement of its own, so that the lock is gone before anything runs.
             let event = self.wire.lock().conversation.poll();
@@ -102,7 +103,7 @@ impl<S: Send + Sync + 'static> Engine<S> {
         }
     }
 
-    fn called(&mut self, incoming: Incoming) {
+    fn called(&self, incoming: Incoming) {
         match &*incoming.method {
             "tool.call" => self.tool_call(&incoming),
             "plugin.activate" => self.activate(&incoming),
@@ -114,13 +115,13 @@ impl<S: Send + Sync + 'static> Engine<S> {
         }
     }
 
-    fn tool_call(&mut self, incoming: &Incoming) {
+    fn tool_call(&self, incoming: &Incoming) {
         match self.find(incoming) {
             Err(fault) => self.wire.end(incoming.id, Err(fault)),
-            Ok((start, active, args)) => {
+            Ok((tool, active, args)) => {
                 let call = self.call(incoming, active.activation);
                 let context = Context { call: Arc::clone(&call), state: active.state };
-                match start(context, args) {
+                match (tool.start)(context, args) {
                     Running::Async(work) => self.run(call, work, true),
                     Running::Plain(work) => run_plain(call, work),
                 }
@@ -129,7 +130,7 @@ impl<S: Send + Sync + 'static> Engine<S> {
     }
 
     /// Which tool, under which activation, with which arguments.
-    fn find(&self, incoming: &Incoming) -> Result<(Start<S>, Active<S>, Bytes), Fault> {
+    fn find(&self, incoming: &Incoming) -> Result<(&Tool<S>, Active<S>, Bytes), Fault> {
         let [name, args] = body_fields(&incoming.body, ["name", "args"]).map_err(body::bad_body)?;
         let name = name.map_or(Some(""), read_str);
         let name = name.ok_or_else(|| body::bad_body("name: it is no string"))?;
@@ -139,11 +140,7 @@ impl<S: Send + Sync + 'static> Engine<S> {
         let active = active.ok_or_else(|| Fault::new(Code::Internal))?;
         // No arguments, or nil, mean the same as no argument in a map.
         let args = args.filter(|args| *args != [0xc0]);
-        Ok((
-            Arc::clone(&tool.start),
-            active,
-            args.map_or(NO_ARGS, |args| incoming.body.slice_ref(args)),
-        ))
+        Ok((tool, active, args.map_or(NO_ARGS, |args| incoming.body.slice_ref(args))))
     }
 
     fn no_such_tool(&self, name: &str) -> Fault {
@@ -152,7 +149,7 @@ impl<S: Send + Sync + 'static> Engine<S> {
         Fault::new(Code::NotFound).because("pb.unknown_tool").message(&text)
     }
 
-    fn activate(&mut self, incoming: &Incoming) {
+    fn activate(&self, incoming: &Incoming) {
         match Activation::read(&incoming.body) {
             Err(fault) => self.wire.end(incoming.id, Err(fault)),
             Ok(activation) => {
@@ -171,7 +168,7 @@ impl<S: Send + Sync + 'static> Engine<S> {
     }
 
     /// Drains: waits for the open calls, and only then gives up the state. \[R-LC-09\]
-    fn deactivate(&mut self, incoming: &Incoming) {
+    fn deactivate(&self, incoming: &Incoming) {
         let asked = body_fields(&incoming.body, ["if_idle"]).map_err(body::bad_body).and_then(
             |[if_idle]| optional(if_idle).map_err(|why| body::bad_body(format!("if_idle: {why}"))),
         );
@@ -207,9 +204,10 @@ impl<S: Send + Sync + 'static> Engine<S> {
         }
     }
 
-    fn call(&mut self, incoming: &Incoming, activation: Arc<Activation>) -> Arc<Call> {
+    fn call(&self, incoming: &Incoming, activation: Arc<Activation>) -> Arc<Call> {
         let deadline = incoming.deadline.and_then(|ms| {
-            let now = *self.now.get_or_insert_with(Instant::now);
+            let now = self.now.get().unwrap_or_else(Instant::now);
+            self.now.set(Some(now));
             now.checked_add(Duration::from_millis(ms))
         });
         Arc::new(Call::new(incoming, deadline, Arc::clone(&self.wire), activation))

@@ -114,7 +114,16 @@ fn take<T: 'static>(slot: &mut dyn Any) -> Option<T> {
 /// One text. It stays where it is and moves over a little, so that a large one costs no
 /// second buffer.
 fn of_text(text: String) -> Bytes {
-    let mut head = Vec::with_capacity(ONLY_TEXT.len() + 5);
+    let marker = match text.len() {
+        0..32 => 1,
+        32..0x100 => 2,
+        0x100..0x1_0000 => 3,
+        _ => 5,
+    };
+    let head_len = ONLY_TEXT.len() + marker;
+    // A buffer that is just full becomes a body as it is.
+    let short = text.len() < head_len;
+    let mut head = Vec::with_capacity(head_len + if short { text.len() } else { 0 });
     head.extend_from_slice(ONLY_TEXT);
     match text.len() {
         n @ 0..32 => head.push(0xa0 | n as u8),
@@ -129,7 +138,8 @@ fn of_text(text: String) -> Bytes {
             head.extend_from_slice(&u32::try_from(n).unwrap_or(u32::MAX).to_be_bytes());
         }
     }
-    if text.len() < head.len() {
+    debug_assert_eq!(head.len(), head_len);
+    if short {
         head.extend_from_slice(text.as_bytes());
         return head.into();
     }

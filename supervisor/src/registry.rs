@@ -444,11 +444,11 @@ impl Registry {
     ///
     /// # Errors
     /// [`CallError`] says what happened, whether the tool ran, and what to do next.
-    pub async fn call(&self, caller: &Caller, call: Call) -> Result<Output, CallError> {
+    pub async fn call(&self, caller: &Caller, mut call: Call) -> Result<Output, CallError> {
         let entry = self.0.table.load().get(&call.tool).cloned();
         let Some(entry) = entry else { return Err(self.not_found(caller, call.tool)) };
         let mut seen = Seen::start(&self.0, &entry.name, caller);
-        let result = self.checked_call(&entry, caller, call, &mut seen).await;
+        let result = self.checked_call(&entry, caller, &mut call, &mut seen).await;
         seen.end(&result);
         result
     }
@@ -466,14 +466,14 @@ impl Registry {
         &self,
         entry: &Entry,
         caller: &Caller,
-        call: Call,
+        call: &mut Call,
         seen: &mut Seen<'_>,
     ) -> Result<Output, CallError> {
         let approval = entry.approval();
-        self.admit(entry, caller, &call, approval)?;
+        self.admit(entry, caller, call, approval)?;
         let mut began = seen.began;
         if approval == Approval::Ask && !caller.trusted {
-            self.ask(entry, caller, &call).await?;
+            self.ask(entry, caller, call).await?;
             // Thinking was not the tool's work.
             began = Instant::now();
         }
@@ -622,10 +622,10 @@ fn busy(cell: &Cell, refusal: Refusal) -> CallError {
     CallError::Busy { plugin: Arc::clone(&cell.name), why, after }
 }
 
-async fn run_local(local: &LocalTool, call: Call) -> Result<Output, CallError> {
+async fn run_local(local: &LocalTool, call: &mut Call) -> Result<Output, CallError> {
     let plugin: Arc<str> = local.tool.name.as_str().into();
     let budget = call.deadline.unwrap_or(crate::plan::Timeouts::default().call);
-    let run = AssertUnwindSafe(async { (local.run)(call.args).await }).catch_unwind();
+    let run = AssertUnwindSafe(async { (local.run)(call.args.take()).await }).catch_unwind();
     match tokio::time::timeout(budget, run).await {
         Ok(Ok(Ok(output))) => Ok(output),
         Ok(Ok(Err(text))) => Ok(Output { is_error: true, ..Output::text_of(text) }),
@@ -651,7 +651,7 @@ struct Errand<'a> {
     cell: &'a Arc<Cell>,
     /// Those that held when it began.
     bounds: Arc<Bounds>,
-    call: Call,
+    call: &'a Call,
     began: Instant,
 }
 
