@@ -172,16 +172,6 @@ impl<'de> Deserialize<'de> for Block {
     }
 }
 
-/// How the result of `tool.call` begins that is one text and nothing else, as most are,
-/// with its keys in this order. The text follows, as MessagePack, and ends it.
-pub const ONLY_TEXT: &[u8] = b"\x81\xa7content\x91\x82\xa4type\xa4text\xa4text";
-
-/// The text of a result that begins with [`ONLY_TEXT`]. `None` says nothing about the
-/// body but that it has to be decoded.
-pub fn only_text(result: &[u8]) -> Option<&str> {
-    msgpack::read_str(result.strip_prefix(ONLY_TEXT)?)
-}
-
 /// The longest message put into a body of a fault or a note, in bytes.
 pub const MESSAGE_MAX: usize = 4 << 10;
 

@@ -117,6 +117,7 @@ impl<'a> Reader<'a> {
         Ok(if negative { Token::Number } else { Token::Integer(raw) })
     }
 
+    #[inline]
     fn token(&mut self) -> Result<Token<'a>, Malformed> {
         let (&marker, rest) = self.0.split_first().ok_or(Malformed::Short)?;
         self.0 = rest;
@@ -464,7 +465,7 @@ pub fn body_fields<'a, const N: usize>(
     let Token::Map(count) = reader.token()? else { return Err(Malformed::BodyNotAMap) };
     for _ in 0..count {
         let Token::Str(name) = reader.token()? else { return Err(Malformed::KeyNotAString) };
-        utf8(name)?;
+        check_utf8(name)?;
         let rest = reader.0;
         reader.skip_within(BODY_DEPTH - 1)?;
         let Some(at) = keys.iter().position(|key| key.as_bytes() == name) else { continue };

@@ -5,7 +5,7 @@ use std::{any::Any, borrow::Cow};
 use bytes::Bytes;
 use plugbay_protocol::{
     Code, Fault,
-    contract::{Block, ONLY_TEXT, ToolResult},
+    contract::{Block, ToolResult},
 };
 use serde::Serialize;
 use serde_json::Value;
@@ -104,47 +104,36 @@ fn of_value<T: Serialize + 'static>(value: T) -> Outcome {
     Ok(out.into())
 }
 
-/// What comes before the text where `data` follows.
+/// What comes before the text of `{content: [{type: "text", text}]}`.
+const ONLY_TEXT: &[u8] = b"\x81\xa7content\x91\x82\xa4type\xa4text\xa4text";
+/// The same where `data` follows.
 const TEXT_AND_DATA: &[u8] = b"\x82\xa7content\x91\x82\xa4type\xa4text\xa4text";
 
 fn take<T: 'static>(slot: &mut dyn Any) -> Option<T> {
     slot.downcast_mut::<Option<T>>().and_then(Option::take)
 }
 
-/// One text. It stays where it is and moves over a little, so that a large one costs no
-/// second buffer.
+/// Texts up to this size are copied; a longer one stays where it is and moves over a
+/// little, so that it costs no second buffer.
+const COPY_MAX: usize = 16 << 10;
+
 fn of_text(text: String) -> Bytes {
-    let marker = match text.len() {
-        0..32 => 1,
-        32..0x100 => 2,
-        0x100..0x1_0000 => 3,
-        _ => 5,
-    };
-    let head_len = ONLY_TEXT.len() + marker;
-    // A buffer that is just full becomes a body as it is.
-    let short = text.len() < head_len;
-    let mut head = Vec::with_capacity(head_len + if short { text.len() } else { 0 });
-    head.extend_from_slice(ONLY_TEXT);
-    match text.len() {
-        n @ 0..32 => head.push(0xa0 | n as u8),
-        n @ 32..0x100 => head.extend_from_slice(&[0xd9, n as u8]),
-        n @ 0x100..0x1_0000 => {
-            head.push(0xda);
-            head.extend_from_slice(&(n as u16).to_be_bytes());
-        }
+    let (marker, used) = match text.len() {
+        n @ 0..0x20 => ([0xa0 | n as u8, 0, 0, 0, 0], 1),
+        n @ 0x20..0x100 => ([0xd9, n as u8, 0, 0, 0], 2),
+        n @ 0x100..0x1_0000 => ([0xda, (n >> 8) as u8, n as u8, 0, 0], 3),
         n => {
-            head.push(0xdb);
             // Four GiB fit no frame, so what a longer text would say is never sent.
-            head.extend_from_slice(&u32::try_from(n).unwrap_or(u32::MAX).to_be_bytes());
+            let [a, b, c, d] = u32::try_from(n).unwrap_or(u32::MAX).to_be_bytes();
+            ([0xdb, a, b, c, d], 5)
         }
-    }
-    debug_assert_eq!(head.len(), head_len);
-    if short {
-        head.extend_from_slice(text.as_bytes());
-        return head.into();
+    };
+    let marker = &marker[..used];
+    if text.len() <= COPY_MAX {
+        return [ONLY_TEXT, marker, text.as_bytes()].concat().into();
     }
     let mut out = text.into_bytes();
-    out.splice(0..0, head);
+    out.splice(0..0, ONLY_TEXT.iter().chain(marker).copied());
     out.into()
 }
 
@@ -169,7 +158,7 @@ mod tests {
 
     #[test]
     fn what_is_written_by_hand_is_what_a_library_writes() {
-        for len in [0, 1, 31, 32, 33, 200, 255, 256, 65_535, 65_536, 1 << 20] {
+        for len in [0, 1, 31, 32, 33, 255, 256, COPY_MAX, COPY_MAX + 1, 65_535, 65_536, 1 << 20] {
             let text = "x".repeat(len);
             let plain = body::encode(&Reply::text(text.as_str()), 0).unwrap();
             assert_eq!(of_text(text), plain, "{len}");

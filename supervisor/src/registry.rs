@@ -20,7 +20,6 @@ use std::{
 };
 
 use arc_swap::ArcSwap;
-use bytes::Bytes;
 use futures::{FutureExt, future::BoxFuture};
 use governor::{DefaultDirectRateLimiter, Quota, RateLimiter, clock::Clock};
 use jsonschema::Validator;
@@ -33,6 +32,7 @@ use tokio::{
 };
 
 use crate::{
+    body,
     call::{Call, Caller, Output},
     error::{CallError, Ran, Rule, presentable},
     fact::{Fact, Facts},
@@ -108,6 +108,8 @@ struct Entry {
     source: Source,
     arguments: Validator,
     result: Option<Validator>,
+    /// What each call of it begins with; see [`body::opening`].
+    opening: Vec<u8>,
     generation: u64,
 }
 
@@ -422,7 +424,8 @@ impl Registry {
         let old = self.0.table.load();
         let same = old.get(&name).filter(|it| it.tool == tool).map(|it| it.generation);
         let generation = same.unwrap_or_else(|| self.0.generation.fetch_add(1, Ordering::Relaxed));
-        Ok(Entry { name, tool, source, arguments, result, generation })
+        let opening = body::opening(&tool.name);
+        Ok(Entry { name, tool, source, arguments, result, opening, generation })
     }
 
     fn withhold(&self, name: &str, cell: &Cell, why: String) {
@@ -782,7 +785,7 @@ impl Errand<'_> {
             method: "tool.call",
             deadline: Some(deadline),
             idle,
-            body: encode(&self.entry.tool.name, &self.call.args),
+            body: body::call(&self.entry.opening, &self.call.args),
             ..Outgoing::default()
         };
         let waiter = Waiter {
@@ -865,79 +868,13 @@ impl Errand<'_> {
                 true,
             ));
         }
-        let output = Output::decode(body).map_err(|why| bad(why, false))?;
+        let output = body::result(body).map_err(|why| bad(why, false))?;
         if let (Some(promised), false) = (&self.entry.result, output.is_error)
             && !output.data.as_ref().is_some_and(|data| promised.is_valid(data))
         {
             return Err(bad("its data does not fit the tool's output schema".into(), false));
         }
         Ok(output)
-    }
-}
-
-/// The arguments of `tool.call`.
-fn encode(name: &str, args: &Value) -> Bytes {
-    #[derive(Serialize)]
-    struct ToolCall<'a> {
-        name: &'a str,
-        args: &'a Value,
-    }
-    // {"name": …, "args": …}; of just this size, the buffer becomes a body as it is.
-    let size = 1 + string_len("name") + string_len(name) + string_len("args") + value_len(args);
-    let mut body = Vec::with_capacity(size);
-    // Writing plain data into memory cannot fail.
-    rmp_serde::encode::write_named(&mut body, &ToolCall { name, args }).ok();
-    debug_assert_eq!(body.len(), size);
-    Bytes::from(body)
-}
-
-/// How many bytes a value takes as MessagePack.
-fn value_len(value: &Value) -> usize {
-    match value {
-        Value::Null | Value::Bool(_) => 1,
-        Value::Number(n) => match (n.as_u64(), n.as_i64()) {
-            (Some(n), _) => integer_len(n, 0x7f, 0xff, 0xffff, 0xffff_ffff),
-            (None, Some(n)) => {
-                // Of the negative ones, the distance from -1 decides.
-                integer_len(n.unsigned_abs() - 1, 0x1f, 0x7f, 0x7fff, 0x7fff_ffff)
-            }
-            (None, None) => 9,
-        },
-        Value::String(text) => string_len(text),
-        Value::Array(items) => head_len(items.len()) + items.iter().map(value_len).sum::<usize>(),
-        Value::Object(map) => {
-            let pairs = map.iter().map(|(key, value)| string_len(key) + value_len(value));
-            head_len(map.len()) + pairs.sum::<usize>()
-        }
-    }
-}
-
-fn integer_len(n: u64, fix: u64, one: u64, two: u64, four: u64) -> usize {
-    match n {
-        n if n <= fix => 1,
-        n if n <= one => 2,
-        n if n <= two => 3,
-        n if n <= four => 5,
-        _ => 9,
-    }
-}
-
-fn string_len(text: &str) -> usize {
-    let head = match text.len() {
-        0..=0x1f => 1,
-        0x20..=0xff => 2,
-        0x100..=0xffff => 3,
-        _ => 5,
-    };
-    head + text.len()
-}
-
-/// The head of an array or a map.
-fn head_len(count: usize) -> usize {
-    match count {
-        0..=0x0f => 1,
-        0x10..=0xffff => 3,
-        _ => 5,
     }
 }
 
@@ -993,31 +930,5 @@ impl Drop for Seen<'_> {
             let tool = Arc::clone(self.tool);
             self.registry.facts.say(Fact::CallDropped { call: self.call, tool });
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use serde_json::json;
-
-    use super::*;
-
-    /// A wrong length costs speed only, so nothing else would notice it.
-    #[test]
-    fn a_call_is_as_long_as_foretold() {
-        let numbers = [0_i64, 127, 128, 255, 256, 65_535, 65_536, 1 << 32, i64::MAX];
-        let negative = [-1_i64, -32, -33, -128, -129, -32_768, -32_769, -(1 << 31), i64::MIN];
-        let long = [31, 32, 255, 256, 65_535, 65_536].map(|n| "x".repeat(n));
-        let lists = [15, 16, 65_535, 65_536].map(|n| vec![Value::Null; n]);
-        let map: serde_json::Map<_, _> = (0..16).map(|n| (n.to_string(), json!(true))).collect();
-        let args =
-            json!({ "a": numbers, "b": negative, "c": long, "d": lists, "e": map, "f": 1.5 });
-        let body = encode("echo", &args);
-        // The assertion in there has compared them; this is for a build without it.
-        assert_eq!(
-            rmp_serde::to_vec_named(&json!({ "name": "echo", "args": args })).unwrap().len(),
-            body.len()
-        );
-        assert_eq!(value_len(&args) + 16, body.len());
     }
 }
