@@ -418,9 +418,9 @@ impl Outbox {
         head: impl FnOnce(&mut Writer<'_>),
     ) -> Result<usize, usize> {
         let start = self.tail.len();
-        self.tail.put_slice(&[MAGIC, kind as u8, 0, 0]);
-        self.tail.put_u32(id);
-        self.tail.put_u32(u32::try_from(body.len()).unwrap_or(u32::MAX));
+        let [i0, i1, i2, i3] = id.to_be_bytes();
+        let [b0, b1, b2, b3] = u32::try_from(body.len()).unwrap_or(u32::MAX).to_be_bytes();
+        self.tail.put_slice(&[MAGIC, kind as u8, 0, 0, i0, i1, i2, i3, b0, b1, b2, b3]);
         head(&mut Writer(&mut self.tail));
         let head_len = self.tail.len() - start - HEADER_LEN;
         let (size, body_at) = layout(head_len, body.len());

@@ -158,6 +158,14 @@ impl<'a> Reader<'a> {
     }
 
     fn skip_within(&mut self, depth: usize) -> Result<(), Malformed> {
+        if let Some(rest) = behind_flat(self.0) {
+            self.0 = rest;
+            return Ok(());
+        }
+        self.skip_long(depth)
+    }
+
+    fn skip_long(&mut self, depth: usize) -> Result<(), Malformed> {
         let mut open = Open::default();
         loop {
             let token = self.token()?;
@@ -251,6 +259,34 @@ impl<'a> Reader<'a> {
             }
         }
         Ok(few)
+    }
+}
+
+/// What comes behind a value of the kind that most are: something short and simple, or a
+/// small map of such things. Anything else, faulty or not, is left to [`Reader::skip`].
+fn behind_flat(bytes: &[u8]) -> Option<&[u8]> {
+    let (&marker, mut rest) = bytes.split_first()?;
+    if !(0x80..0x90).contains(&marker) {
+        return behind_simple(bytes);
+    }
+    for _ in 0x80..marker {
+        if !matches!(rest, [0xa0..0xc0, ..]) {
+            return None;
+        }
+        rest = behind_simple(behind_simple(rest)?)?;
+    }
+    Some(rest)
+}
+
+fn behind_simple(bytes: &[u8]) -> Option<&[u8]> {
+    let (&marker, rest) = bytes.split_first()?;
+    match marker {
+        0xa0..0xc0 => {
+            let (text, rest) = rest.split_at_checked(usize::from(marker & 0x1f))?;
+            text.is_ascii().then_some(rest)
+        }
+        0..0x80 | 0xe0.. | 0xc0 | 0xc2 | 0xc3 => Some(rest),
+        _ => None,
     }
 }
 
@@ -478,11 +514,17 @@ pub fn body_fields<'a, const N: usize>(
 /// something else than an integer for a head follows the key.
 pub(crate) fn leading_integer<'a>(bytes: &'a [u8], key: &[u8]) -> Option<(Option<u64>, &'a [u8])> {
     let Some(rest) = bytes.strip_prefix(key) else { return Some((None, bytes)) };
-    let mut reader = Reader(rest);
-    match reader.token() {
-        Ok(Token::Integer(n)) if n <= INTEGER_MAX => Some((Some(n), reader.0)),
-        _ => None,
-    }
+    let (n, rest) = match *rest {
+        [n @ 0..0x80, ref rest @ ..] => (n.into(), rest),
+        [0xcc, n, ref rest @ ..] => (n.into(), rest),
+        [0xcd, a, b, ref rest @ ..] => (u16::from_be_bytes([a, b]).into(), rest),
+        [0xce, a, b, c, d, ref rest @ ..] => (u32::from_be_bytes([a, b, c, d]).into(), rest),
+        [0xcf, a, b, c, d, e, f, g, h, ref rest @ ..] => {
+            (u64::from_be_bytes([a, b, c, d, e, f, g, h]), rest)
+        }
+        _ => return None,
+    };
+    (n <= INTEGER_MAX).then_some((Some(n), rest))
 }
 
 /// The string under `key` in a body that is a map, without decoding the rest.
@@ -637,6 +679,40 @@ mod tests {
         let head = |n| [&b"\x81\xa1a"[..], &nested(n)].concat();
         assert!(Fields::parse(&head(7)).is_ok());
         assert_eq!(Fields::parse(&head(8)).map(|_| ()), Err(Malformed::TooDeep));
+    }
+
+    /// The short way skips only what the long way skips, and as far: in what it is for and
+    /// in all that is one byte away from it.
+    #[test]
+    fn a_flat_value_is_skipped_as_any_other() {
+        let values: [&[u8]; 6] = [
+            b"\x05",
+            b"\xa3abc\x80",
+            b"\x80\x80",
+            b"\x81\xa4text\xabecho number\xc0",
+            b"\x83\xa1a\xc3\xa1b\x7f\xa1c\xa1\x7f",
+            b"\x81\xa1a\xe0\x91",
+        ];
+        let mut skipped = 0;
+        for value in values {
+            assert!(behind_flat(value).is_some());
+            for at in 0..value.len() {
+                assert!(behind_flat(&value[..at]).is_none_or(|rest| {
+                    let mut reader = Reader(&value[..at]);
+                    reader.skip_long(BODY_DEPTH) == Ok(()) && reader.0 == rest
+                }));
+                for byte in 0..=255 {
+                    let mut other = value.to_vec();
+                    other[at] = byte;
+                    let Some(rest) = behind_flat(&other) else { continue };
+                    skipped += 1;
+                    let mut reader = Reader(&other);
+                    assert_eq!(reader.skip_long(BODY_DEPTH), Ok(()), "{other:x?}");
+                    assert_eq!(reader.0, rest, "{other:x?}");
+                }
+            }
+        }
+        assert!(1_000 < skipped, "{skipped}");
     }
 
     #[test]

@@ -43,6 +43,8 @@ impl<T> OpenCalls<T> {
     fn find(&self, id: u32) -> Option<usize> {
         match self.calls.front() {
             Some((first, _)) if *first == id => Some(0),
+            // A new one is not searched for.
+            _ if self.last < id => None,
             _ => self.calls.binary_search_by_key(&id, |(id, _)| *id).ok(),
         }
     }
