@@ -120,6 +120,7 @@ fn more_processes_than_allowed_are_refused() {
         assert_eq!(attempt(&stage, "processes until", "", 32).await, "EAGAIN");
         assert_eq!(attempt(&stage, "processes until", "", 4).await, "ok 4");
         stage.down("p").await;
+        stage.exit("p").await;
         let refused = stage.facts(|fact| match fact {
             Fact::Remains { refused, .. } => Some(*refused),
             _ => None,

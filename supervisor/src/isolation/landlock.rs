@@ -3,7 +3,10 @@
 
 use plugbay_shim::Script;
 
-use super::view::{Access, Shown};
+use super::{
+    Ability, Lack,
+    view::{Access, Shown},
+};
 
 const EXECUTE: u64 = 1;
 const WRITE_FILE: u64 = 1 << 1;
@@ -37,7 +40,22 @@ fn known(version: u32) -> Known {
     Known {
         files,
         network: if 4 <= version { 0b11 } else { 0 },
-        scopes: if 6 <= version { 0b11 } else { 0 },
+        scopes: if SCOPED_FROM <= version { 0b11 } else { 0 },
+    }
+}
+
+/// From this version on it keeps abstract sockets and signals inside.
+pub(super) const SCOPED_FROM: u32 = 6;
+
+/// Whether it does.
+pub(super) fn scopes(version: &Ability<u32>) -> Ability {
+    match version {
+        Ok(version) if SCOPED_FROM <= *version => Ok(()),
+        Ok(version) => Err(Lack {
+            cause: format!("Landlock has version {version} here, and {SCOPED_FROM} can do it"),
+            fix: "boot a kernel from 6.12 on".to_owned(),
+        }),
+        Err(lack) => Err(lack.clone()),
     }
 }
 
