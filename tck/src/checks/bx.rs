@@ -1,0 +1,1 @@
+pub(super) const CHECKS: &[crate::check::Check] = &[];

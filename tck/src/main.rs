@@ -1,0 +1,419 @@
+//! `plugbay-tck`: the terminal's side of the judge.
+
+use std::{
+    collections::BTreeMap,
+    io::{IsTerminal, Write},
+    path::PathBuf,
+    process::ExitCode,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use clap::{Args, Parser, Subcommand};
+use plugbay_tck::{
+    case::Subject,
+    check::{Check, Mode},
+    checks,
+    probe::{Unfit, probe},
+    process::Program,
+    report::{Plugin, Report, human, machine},
+    run::{Outcome, Status, run},
+    settings::Settings,
+};
+
+/// Judges any executable against protocol 1.
+///
+/// Exit codes: 0 every MUST that applies is kept, 1 one is not, 2 wrong usage, 3 the subject could
+/// not be tested, 4 the suite could not tell, 130 interrupted.
+#[derive(Parser)]
+#[command(name = "plugbay-tck", version, max_term_width = 100)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Judge any plugin: all that can be seen without its help
+    Plugin(Trial),
+    /// Judge a fixture that provides contract tck: everything
+    Sdk(Trial),
+    /// Judge as a fixture if it is one, and as any plugin if not
+    Run(Trial),
+    /// List the checks
+    List {
+        /// As JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Tell what a check does and which rules it judges
+    Explain {
+        /// Such as CN-04
+        id: String,
+    },
+    /// Print a script that completes commands in a shell
+    Completions {
+        /// Which shell
+        shell: clap_complete::Shell,
+    },
+}
+
+#[derive(Args)]
+struct Trial {
+    /// Only these checks, such as CN-04
+    #[arg(long = "check", value_name = "ID")]
+    checks: Vec<String>,
+    /// Only these groups, such as CN
+    #[arg(long = "group", value_name = "LETTERS")]
+    groups: Vec<String>,
+    /// Not these checks or groups
+    #[arg(long, value_name = "ID")]
+    skip: Vec<String>,
+    /// How to activate the plugin and what to call
+    #[arg(long, value_name = "FILE")]
+    settings: Option<PathBuf>,
+    /// Repeats what was random in an earlier run
+    #[arg(long, value_name = "N")]
+    seed: Option<u64>,
+    /// Checks that run at the same time
+    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=64))]
+    jobs: u16,
+    /// Multiplies every wait, for slow machines
+    #[arg(long, value_name = "X", default_value_t = 1.0, value_parser = scale)]
+    time_scale: f64,
+    /// A SHOULD that is not kept fails the run
+    #[arg(long)]
+    strict: bool,
+    /// The report as JSON on stdout
+    #[arg(long)]
+    json: bool,
+    /// The report as TAP 14 on stdout
+    #[arg(long, conflicts_with = "json")]
+    tap: bool,
+    /// The report as JUnit XML into a file
+    #[arg(long, value_name = "FILE")]
+    junit: Option<PathBuf>,
+    /// A badge, as a shields.io endpoint takes it, into a file
+    #[arg(long, value_name = "FILE")]
+    badge: Option<PathBuf>,
+    /// Annotations on stdout and a summary for the step, as GitHub takes them
+    #[arg(long)]
+    gh: bool,
+    /// A line for every check, and whole conversations
+    #[arg(long, short)]
+    verbose: bool,
+    /// Show bodies, which may be confidential
+    #[arg(long)]
+    bodies: bool,
+    /// The plugin's program and its arguments
+    #[arg(last = true, required = true, value_name = "COMMAND")]
+    command: Vec<String>,
+}
+
+fn scale(text: &str) -> Result<f64, String> {
+    let number: f64 = text.parse().map_err(|_| "expected a number such as 2 or 0.5".to_owned())?;
+    if (0.1..=100.0).contains(&number) { Ok(number) } else { Err("expected 0.1 to 100".into()) }
+}
+
+/// Something the user can mend.
+struct Usage(String);
+
+const USAGE: u8 = 2;
+const UNFIT: u8 = 3;
+const INTERRUPTED: u8 = 130;
+
+fn main() -> ExitCode {
+    match Cli::parse().command {
+        Command::Plugin(trial) => judge(&trial, Some(Mode::Plugin)),
+        Command::Sdk(trial) => judge(&trial, Some(Mode::Sdk)),
+        Command::Run(trial) => judge(&trial, None),
+        Command::List { json } => list(json),
+        Command::Explain { id } => explain(&id),
+        Command::Completions { shell } => {
+            let mut command = <Cli as clap::CommandFactory>::command();
+            clap_complete::generate(shell, &mut command, "plugbay-tck", &mut std::io::stdout());
+            ExitCode::SUCCESS
+        }
+    }
+}
+
+fn judge(trial: &Trial, mode: Option<Mode>) -> ExitCode {
+    match judged(trial, mode) {
+        Ok(code) => code.into(),
+        Err(Usage(what)) => {
+            anstream::eprintln!("\x1b[31merror\x1b[0m: {what}");
+            USAGE.into()
+        }
+    }
+}
+
+fn judged(trial: &Trial, mode: Option<Mode>) -> Result<u8, Usage> {
+    let settings = match &trial.settings {
+        Some(path) => Settings::load(path).map_err(Usage)?,
+        None => Settings::default(),
+    };
+    let checks = chosen(trial)?;
+    let interrupted = Arc::new(AtomicBool::new(false));
+    for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
+        signal_hook::flag::register(signal, Arc::clone(&interrupted)).ok();
+    }
+    let env: BTreeMap<String, String> = settings.env.clone();
+    let found = Program::find(&trial.command, env).map_err(|why| Unfit {
+        seen: why.0,
+        help: "the program and its arguments come after --",
+        stderr: String::new(),
+        interrupted: false,
+    });
+    let probed = found.and_then(|program| {
+        let profile = probe(&program, &settings, trial.time_scale, &interrupted)?;
+        Ok((program, profile))
+    });
+    let (program, profile) = match probed {
+        Ok(both) => both,
+        Err(unfit) if unfit.interrupted => return Ok(INTERRUPTED),
+        Err(unfit) => return Ok(tell_unfit(trial, &unfit)),
+    };
+    let is_fixture = profile.kinds().contains("tck");
+    if mode == Some(Mode::Sdk) && !is_fixture {
+        let unfit = Unfit {
+            seen: format!("{} provides nothing of kind tck, so it is no fixture", profile.name),
+            help: "judge it as any plugin: plugbay-tck plugin -- …",
+            stderr: String::new(),
+            interrupted: false,
+        };
+        return Ok(tell_unfit(trial, &unfit));
+    }
+    let mode = mode.unwrap_or(if is_fixture { Mode::Sdk } else { Mode::Plugin });
+    let seed = trial.seed.unwrap_or_else(|| fastrand::u64(..1 << 53));
+    let plugin = Plugin::new(&trial.command, &profile);
+    let subject = Subject {
+        program,
+        mode,
+        settings,
+        profile,
+        scale: trial.time_scale,
+        budget: Duration::from_secs(60),
+        interrupted,
+    };
+    let progress = Progress::new(checks.len(), trial);
+    let results =
+        run(&subject, &checks, seed, trial.jobs.into(), &|outcome| progress.heard(outcome));
+    progress.clear();
+    let summary = Report::count(&results);
+    let report = Report {
+        tck: env!("CARGO_PKG_VERSION"),
+        spec: "1.0",
+        mode,
+        plugin,
+        seed,
+        time_scale: trial.time_scale,
+        results,
+        summary,
+        again: again(trial, seed),
+    };
+    tell(trial, &report)?;
+    if subject.interrupted.load(Ordering::Relaxed) {
+        return Ok(INTERRUPTED);
+    }
+    Ok(report.exit_code(trial.strict))
+}
+
+/// The command that repeats one check; its id takes the place of `{check}`.
+fn again(trial: &Trial, seed: u64) -> String {
+    let mut words = vec!["plugbay-tck run --check {check}".to_owned(), format!("--seed {seed}")];
+    if let Some(path) = &trial.settings {
+        words.push(format!("--settings {}", path.display()));
+    }
+    if (trial.time_scale - 1.0).abs() > f64::EPSILON {
+        words.push(format!("--time-scale {}", trial.time_scale));
+    }
+    words.push("--verbose --".into());
+    words.extend(trial.command.iter().map(|word| quote(word)));
+    words.join(" ")
+}
+
+fn quote(word: &str) -> String {
+    let is_plain = |it: char| it.is_ascii_alphanumeric() || "_-./=:,@%+".contains(it);
+    if !word.is_empty() && word.chars().all(is_plain) {
+        word.to_owned()
+    } else {
+        format!("'{}'", word.replace('\'', "'\\''"))
+    }
+}
+
+fn chosen(trial: &Trial) -> Result<Vec<&'static Check>, Usage> {
+    let groups: Vec<&str> = checks::GROUPS.iter().map(|(letters, ..)| *letters).collect();
+    for id in trial.checks.iter().chain(&trial.skip) {
+        let is_group = groups.iter().any(|it| it.eq_ignore_ascii_case(id));
+        if checks::find(id).is_none() && !is_group {
+            return Err(Usage(format!("there is no check {id}; `plugbay-tck list` shows all")));
+        }
+    }
+    for group in &trial.groups {
+        if !groups.iter().any(|it| it.eq_ignore_ascii_case(group)) {
+            return Err(Usage(format!(
+                "there is no group {group}; there are {}",
+                groups.join(" ")
+            )));
+        }
+    }
+    let is = |check: &Check, word: &String| {
+        check.id.eq_ignore_ascii_case(word) || check.group().eq_ignore_ascii_case(word)
+    };
+    let all = trial.checks.is_empty() && trial.groups.is_empty();
+    let wanted = |check: &&Check| {
+        let named = trial.checks.iter().chain(&trial.groups).any(|word| is(check, word));
+        (all || named) && !trial.skip.iter().any(|word| is(check, word))
+    };
+    let chosen: Vec<&'static Check> = checks::all().filter(wanted).collect();
+    if chosen.is_empty() {
+        return Err(Usage("nothing is left to be tried".into()));
+    }
+    Ok(chosen)
+}
+
+fn tell_unfit(trial: &Trial, unfit: &Unfit) -> u8 {
+    let command = trial.command.iter().map(|word| quote(word)).collect::<Vec<_>>().join(" ");
+    let seen = human::clean(&unfit.seen);
+    if trial.json {
+        let value = serde_json::json!({
+            "tck": env!("CARGO_PKG_VERSION"),
+            "error": { "kind": "unfit", "seen": unfit.seen, "help": unfit.help, "command": trial.command },
+        });
+        println!("{value:#}");
+    }
+    if trial.tap {
+        println!("TAP version 14\nBail out! {seen}");
+    }
+    anstream::eprintln!("\x1b[31mnothing could be tested\x1b[0m: {seen}");
+    let words: Vec<&str> = unfit.stderr.lines().rev().take(6).collect();
+    if !words.is_empty() {
+        anstream::eprintln!("   = its last words on stderr:");
+        for line in words.iter().rev() {
+            anstream::eprintln!("       | {}", human::clean(line));
+        }
+    }
+    anstream::eprintln!("   = the subject was: {command}");
+    anstream::eprintln!("   = help: {}", unfit.help);
+    UNFIT
+}
+
+fn tell(trial: &Trial, report: &Report) -> Result<(), Usage> {
+    let save = |path: &PathBuf, text: String| {
+        std::fs::write(path, text).map_err(|error| Usage(format!("{}: {error}", path.display())))
+    };
+    if let Some(path) = &trial.junit {
+        save(path, machine::junit(report))?;
+    }
+    if let Some(path) = &trial.badge {
+        save(path, format!("{:#}\n", machine::badge(report)))?;
+    }
+    if trial.gh {
+        // The log of a workflow is where commands to it stand.
+        print!("{}", machine::annotations(report));
+        if let Some(path) = std::env::var_os("GITHUB_STEP_SUMMARY") {
+            let file = std::fs::OpenOptions::new().append(true).create(true).open(&path);
+            let told =
+                file.and_then(|mut file| file.write_all(machine::summary(report).as_bytes()));
+            told.map_err(|error| Usage(format!("{}: {error}", path.display())))?;
+        }
+    }
+    let detail = human::Detail { verbose: trial.verbose, bodies: trial.bodies };
+    if trial.json {
+        println!("{:#}", machine::json(report, trial.bodies));
+    } else if trial.tap {
+        print!("{}", machine::tap(report));
+    } else {
+        anstream::print!("{}", human::render(report, detail));
+    }
+    Ok(())
+}
+
+fn list(json: bool) -> ExitCode {
+    let modes = |check: &Check| check.modes().into_iter().collect::<Vec<_>>();
+    if json {
+        let all = checks::all().map(|check| {
+            serde_json::json!({
+                "id": check.id, "title": check.title, "group": check.group(), "level": check.level,
+                "rules": check.rules, "modes": modes(check),
+                "needs": check.needs.iter().map(ToString::to_string).collect::<Vec<_>>(),
+            })
+        });
+        println!("{:#}", serde_json::Value::from_iter(all));
+        return ExitCode::SUCCESS;
+    }
+    for (letters, about, group) in checks::GROUPS {
+        if group.is_empty() {
+            continue;
+        }
+        anstream::println!("\x1b[1m{letters}\x1b[0m  {about}");
+        for check in *group {
+            anstream::println!(
+                "   {:<6} {:<6} {}",
+                check.id,
+                machine::level(check.level),
+                check.title
+            );
+        }
+    }
+    ExitCode::SUCCESS
+}
+
+fn explain(id: &str) -> ExitCode {
+    let Some(check) = checks::find(id) else {
+        anstream::eprintln!(
+            "\x1b[31merror\x1b[0m: there is no check {id}; `plugbay-tck list` shows all"
+        );
+        return USAGE.into();
+    };
+    anstream::println!("\x1b[1m{}\x1b[0m  {}", check.id, check.title);
+    anstream::println!("   {}", machine::level(check.level));
+    anstream::println!("   rules   {}", check.rules.join(" "));
+    let needs: Vec<String> = check.needs.iter().map(ToString::to_string).collect();
+    if !needs.is_empty() {
+        anstream::println!("   needs   {}", needs.join(", "));
+    }
+    if plugbay_tck::monitor::WATCHED.contains(&check.id) {
+        anstream::println!("   watched in the conversations of all checks");
+    }
+    anstream::println!("   try it  plugbay-tck run --check {} --verbose -- COMMAND", check.id);
+    ExitCode::SUCCESS
+}
+
+/// One line on a terminal that says how far it is.
+struct Progress {
+    total: usize,
+    done: AtomicUsize,
+    failed: AtomicUsize,
+    shown: bool,
+}
+
+impl Progress {
+    fn new(total: usize, trial: &Trial) -> Self {
+        let shown = std::io::stderr().is_terminal() && !trial.tap;
+        Self { total, done: AtomicUsize::new(0), failed: AtomicUsize::new(0), shown }
+    }
+
+    fn heard(&self, outcome: &Outcome) {
+        let done = self.done.fetch_add(1, Ordering::Relaxed) + 1;
+        if matches!(outcome.status, Status::Fail | Status::HarnessError) {
+            self.failed.fetch_add(1, Ordering::Relaxed);
+        }
+        if self.shown {
+            let failed = self.failed.load(Ordering::Relaxed);
+            eprint!(
+                "\r\x1b[K{done} of {} checks, {failed} failed; {} just ended",
+                self.total, outcome.id
+            );
+        }
+    }
+
+    fn clear(&self) {
+        if self.shown {
+            eprint!("\r\x1b[K");
+        }
+    }
+}

@@ -1,0 +1,316 @@
+//! Tries checks on a subject, several at a time, and gathers what came of them.
+
+use std::{
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::{
+        Mutex, PoisonError,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Instant,
+};
+
+use serde::Serialize;
+
+use crate::{
+    case::{Case, Subject},
+    check::{Check, Failure, Level, Mode, Need, Stop},
+    session::Conversation,
+    transcript::Line,
+};
+
+/// How a check ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Status {
+    /// The subject does what the rule says.
+    Pass,
+    /// It does not, and the rule is a MUST.
+    Fail,
+    /// It does not, and the rule is a SHOULD.
+    Warn,
+    /// It does not, as the baseline says.
+    XFail,
+    /// It does, and the baseline says otherwise: the baseline is stale.
+    XPass,
+    /// The subject does not declare what the check is about.
+    #[serde(rename = "n/a")]
+    Na,
+    /// What has to work first did not.
+    Blocked,
+    /// It can be said neither way.
+    Inconclusive,
+    /// The suite's own fault.
+    HarnessError,
+}
+
+impl Status {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Pass => "pass",
+            Self::Fail => "fail",
+            Self::Warn => "warn",
+            Self::XFail => "xfail",
+            Self::XPass => "xpass",
+            Self::Na => "n/a",
+            Self::Blocked => "blocked",
+            Self::Inconclusive => "inconclusive",
+            Self::HarnessError => "harness-error",
+        }
+    }
+}
+
+/// What came of one check.
+#[derive(Clone, Debug, Serialize)]
+pub struct Outcome {
+    pub id: &'static str,
+    pub title: &'static str,
+    pub group: &'static str,
+    pub rules: &'static [&'static str],
+    pub level: Level,
+    pub status: Status,
+    /// How long it took, in milliseconds.
+    pub ms: u64,
+    /// Repeats what was random in it.
+    pub seed: u64,
+    /// Why it is not a pass, in a sentence.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+    /// What was due and what came.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub failure: Option<Failure>,
+    /// The check in whose conversation a watched rule was broken, if it was another.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub seen_in: Option<&'static str>,
+    /// The conversation that shows it. Empty unless something is wrong.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub transcript: Vec<Line>,
+    /// The last of what the subject wrote to stderr. Confidential.
+    #[serde(skip)]
+    pub stderr: String,
+    /// How its process ended by itself.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub exit: Option<String>,
+}
+
+impl Outcome {
+    fn new(check: &Check, seed: u64, status: Status) -> Self {
+        Self {
+            id: check.id,
+            title: check.title,
+            group: check.group(),
+            rules: check.rules,
+            level: check.level,
+            status,
+            ms: 0,
+            seed,
+            reason: None,
+            failure: None,
+            seen_in: None,
+            transcript: Vec::new(),
+            stderr: String::new(),
+            exit: None,
+        }
+    }
+
+    fn show(&mut self, conversation: &Conversation) {
+        self.transcript = conversation.transcript.lines();
+        self.stderr.clone_from(&conversation.stderr);
+        self.exit = conversation.exit.map(|exit| exit.to_string());
+    }
+}
+
+/// Whether a check applies, and if not, why.
+///
+/// # Errors
+/// What the subject has not declared.
+pub fn applies(check: &Check, subject: &Subject) -> Result<(), String> {
+    if subject.mode == Mode::Plugin && !check.modes().contains(&Mode::Plugin) {
+        return Err("needs a fixture with contract tck".into());
+    }
+    let profile = &subject.profile;
+    for need in check.needs {
+        let missing = match need {
+            Need::Feature(name) => (!profile.features.contains(*name))
+                .then(|| format!("feature {name} is not declared")),
+            Need::Tck(name) => {
+                (!profile.has("tck", name)).then(|| format!("tck.{name} is not provided"))
+            }
+            Need::Kind(kind) => (!profile.kinds().contains(*kind))
+                .then(|| format!("nothing of kind {kind} is provided")),
+            Need::Calls(n) => {
+                (profile.calls < *n).then(|| format!("it accepts fewer than {n} calls at once"))
+            }
+            Need::Sample(method) => {
+                let kind = method.split('.').next().unwrap_or(method);
+                let kind = if kind == "session" { "runtime" } else { kind };
+                let own =
+                    profile.has(kind, &format!("tck_{kind}")) || profile.has(kind, "tck_greet");
+                let has = own || !subject.settings.samples(method).is_empty();
+                (!has).then(|| format!("no sample of {method} in the settings"))
+            }
+            Need::Active => {
+                profile.inactive.as_ref().map(|why| format!("it cannot be activated: {why}"))
+            }
+        };
+        if let Some(missing) = missing {
+            return Err(missing);
+        }
+    }
+    Ok(())
+}
+
+/// A seed of its own for each check, so that one alone repeats what it did among all.
+fn seed_of(check: &Check, seed: u64) -> u64 {
+    check
+        .id
+        .bytes()
+        .fold(seed, |sum, byte| sum.rotate_left(7) ^ u64::from(byte).wrapping_mul(0x9E37_79B9))
+}
+
+/// A broken rule that is watched everywhere, and where that was seen.
+struct Seen {
+    id: &'static str,
+    by: &'static str,
+    failure: Failure,
+    conversation: Conversation,
+}
+
+/// Tries the checks and tells `heard` of each as it ends. The outcomes are in the order
+/// of the checks.
+pub fn run(
+    subject: &Subject,
+    checks: &[&'static Check],
+    seed: u64,
+    jobs: usize,
+    heard: &(dyn Fn(&Outcome) + Sync),
+) -> Vec<Outcome> {
+    let next = AtomicUsize::new(0);
+    let done: Mutex<Vec<(usize, Outcome)>> = Mutex::default();
+    let seen: Mutex<Vec<Seen>> = Mutex::default();
+    std::thread::scope(|scope| {
+        for _ in 0..jobs.max(1) {
+            scope.spawn(|| {
+                loop {
+                    let at = next.fetch_add(1, Ordering::Relaxed);
+                    let Some(check) = checks.get(at) else { return };
+                    if subject.interrupted.load(Ordering::Relaxed) {
+                        return;
+                    }
+                    let (outcome, conversations) = one(subject, check, seed_of(check, seed));
+                    for conversation in conversations {
+                        gather(check.id, conversation, &seen);
+                    }
+                    heard(&outcome);
+                    done.lock().unwrap_or_else(PoisonError::into_inner).push((at, outcome));
+                }
+            });
+        }
+    });
+    let mut done = done.into_inner().unwrap_or_else(PoisonError::into_inner);
+    done.sort_by_key(|(at, _)| *at);
+    let mut outcomes: Vec<Outcome> = done.into_iter().map(|(_, outcome)| outcome).collect();
+    let seen = seen.into_inner().unwrap_or_else(PoisonError::into_inner);
+    for broken in seen {
+        tell(&mut outcomes, broken, seed);
+    }
+    outcomes
+}
+
+/// Puts what the monitor of a conversation has found where all can see it.
+fn gather(by: &'static str, conversation: Conversation, seen: &Mutex<Vec<Seen>>) {
+    for violation in conversation.violations.clone() {
+        let mut all = seen.lock().unwrap_or_else(PoisonError::into_inner);
+        // The first is enough; that of its own check is the best.
+        let known = all.iter().position(|it| it.id == violation.check);
+        let better = known.is_none_or(|at| all[at].by != violation.check && by == violation.check);
+        if better {
+            let failure = Failure {
+                expected: violation.expected,
+                seen: violation.seen,
+                conversation: None,
+                entry: Some(violation.entry),
+            };
+            let it = Seen { id: violation.check, by, failure, conversation: copy(&conversation) };
+            match known {
+                Some(at) => all[at] = it,
+                None => all.push(it),
+            }
+        }
+    }
+}
+
+fn copy(conversation: &Conversation) -> Conversation {
+    Conversation {
+        transcript: conversation.transcript.clone(),
+        stderr: conversation.stderr.clone(),
+        exit: conversation.exit,
+        ..Conversation::default()
+    }
+}
+
+/// A broken rule is told under the check that it belongs to.
+fn tell(outcomes: &mut Vec<Outcome>, broken: Seen, seed: u64) {
+    let Some(check) = crate::checks::find(broken.id) else { return };
+    let status = match check.level {
+        Level::Must => Status::Fail,
+        Level::Should => Status::Warn,
+    };
+    let at = outcomes.iter().position(|it| it.id == broken.id).unwrap_or_else(|| {
+        outcomes.push(Outcome::new(check, seed_of(check, seed), Status::Pass));
+        outcomes.len() - 1
+    });
+    let outcome = &mut outcomes[at];
+    if matches!(outcome.status, Status::Fail | Status::Warn) {
+        return;
+    }
+    outcome.status = status;
+    outcome.reason =
+        Some(format!("expected {}, saw {}", broken.failure.expected, broken.failure.seen));
+    outcome.failure = Some(broken.failure);
+    outcome.seen_in = (broken.by != broken.id).then_some(broken.by);
+    outcome.show(&broken.conversation);
+}
+
+/// Tries one check.
+fn one(subject: &Subject, check: &'static Check, seed: u64) -> (Outcome, Vec<Conversation>) {
+    let mut outcome = Outcome::new(check, seed, Status::Pass);
+    if let Err(why) = applies(check, subject) {
+        outcome.status = Status::Na;
+        outcome.reason = Some(why);
+        return (outcome, Vec::new());
+    }
+    let begun = Instant::now();
+    let mut case = Case::new(subject, seed);
+    let verdict = catch_unwind(AssertUnwindSafe(|| (check.run)(&mut case)));
+    outcome.ms = u64::try_from(begun.elapsed().as_millis()).unwrap_or(u64::MAX);
+    let mut conversations = case.conversations();
+    let stop = match verdict {
+        Ok(Ok(())) => return (outcome, conversations),
+        Ok(Err(stop)) => stop,
+        Err(_panic) => {
+            Stop::Fault("the check panicked; stderr of the suite has the details".into())
+        }
+    };
+    let (status, failure, reason) = match stop {
+        Stop::Fail(failure) => {
+            let status = if check.level == Level::Must { Status::Fail } else { Status::Warn };
+            (status, Some(failure), None)
+        }
+        Stop::Blocked(failure) => (Status::Blocked, Some(failure), None),
+        Stop::Skip(why) => (Status::Na, None, Some(why)),
+        Stop::Inconclusive(why) => (Status::Inconclusive, None, Some(why)),
+        Stop::Fault(why) => (Status::HarnessError, None, Some(why)),
+        Stop::Interrupted => (Status::Inconclusive, None, Some("interrupted".into())),
+    };
+    outcome.status = status;
+    outcome.reason = reason;
+    if let Some(failure) = failure {
+        outcome.reason = Some(format!("expected {}, saw {}", failure.expected, failure.seen));
+        let at = failure.conversation.unwrap_or_else(|| conversations.len().saturating_sub(1));
+        if let Some(conversation) = conversations.get_mut(at) {
+            outcome.show(conversation);
+        }
+        outcome.failure = Some(failure);
+    }
+    (outcome, conversations)
+}
