@@ -231,11 +231,14 @@ MAGIC = 0xC1
 LIMITS = {"frame": 1 << 20, "window": 1 << 18, "calls": 1}
 FLOOR = {"frame": 1 << 16, "window": 1 << 14, "calls": 1}
 # Fields that the spec requires, and those it does not, with their types.
-FIELDS = {HELLO: ({"versions": list, "limits": dict}, {"features": list, "host": dict}),
+FIELDS = {HELLO: ({"limits": dict}, {"versions": list, "features": list, "host": dict}),
           CLOSE: ({"code": str}, {}),
-          CALL: ({"method": str}, {"deadline": int, "idle": int}),
+          CALL: ({"method": str}, {"deadline": int, "idle": int, "in": bool, "scopes": list, "key": str, "attempt": int}),
+          END: ({}, {"err": dict}),
           CANCEL: ({}, {"reason": str}),
+          CREDIT: ({"n": int}, {}),
           NOTE: ({"topic": str}, {})}
+MOST = {"attempt": 255}
 
 
 class Violation(Exception):
@@ -308,8 +311,10 @@ class Wire:
                 got = head.get(name)  # nil and absent are the same
                 if got is None and not needed:
                     continue
-                if type(got) is not want or (want is int and got < 0):
+                if type(got) is not want or (want is int and not 0 <= got <= MOST.get(name, INTEGER_MAX)):
                     raise Violation("protocol_error")
+        if isinstance(head.get("err"), dict) and type(head["err"].get("code")) is not str:
+            raise Violation("protocol_error")
         return head
 
 
@@ -328,16 +333,19 @@ class Conversation:
             kind, id, head, body = frame
             if kind == CLOSE:
                 return 0 if head["code"] == "ok" else 1
-            if (kind == HELLO) == self.greeted or kind in (ITEM, CREDIT):
+            # What is judged first is said in [R-FR-15].
+            if kind == PING and len(body) > 64:
+                raise Violation("protocol_error")
+            if (kind == HELLO) == self.greeted:
+                raise Violation("bad_state")
+            if kind in (CALL, ITEM, END, CANCEL, CREDIT) and id == 0 or kind in (CALL, END) and id % 2 == 0:
+                raise Violation("bad_id")
+            if kind in (ITEM, CREDIT) or kind == CANCEL and id % 2 == 0:
                 raise Violation("bad_state")
             if kind == HELLO:
                 self.hello(head)
             elif kind == PING:
-                if len(body) > 64:
-                    raise Violation("protocol_error")
                 self.wire.send(PONG, 0, {}, body)
-            elif kind in (CALL, END, CANCEL) and (id == 0 or (id % 2 == 0 and kind != CANCEL)):
-                raise Violation("bad_id")
             elif kind == CALL:
                 if id <= self.highest:
                     raise Violation("bad_id")
@@ -348,12 +356,12 @@ class Conversation:
             # Else a late CANCEL or END, a PONG or a NOTE: there is nothing to do about it.
 
     def hello(self, head):
+        if 1 not in (head.get("versions") or []):
+            raise Violation("version_unsupported")
         for name, floor in FLOOR.items():
             limit = head["limits"].get(name)
             if type(limit) is not int or not floor <= limit < (1 << 16 if name == "calls" else 1 << 32):
                 raise Violation("protocol_error")
-        if 1 not in head["versions"]:
-            raise Violation("version_unsupported")
         provides = [{"kind": "tool", "name": name, "description": tool.__doc__, "effect": "read",
                      "idempotent": True, "input_schema": SCHEMAS[name]} for name, tool in TOOLS.items()]
         self.greeted = True

@@ -1,0 +1,79 @@
+//! The examples keep the rules of the protocol: each is judged as any plugin would be.
+
+use std::{
+    collections::BTreeMap,
+    path::Path,
+    sync::{Arc, atomic::AtomicBool},
+    time::Duration,
+};
+
+use plugbay_tck::{
+    case::Subject,
+    check::{Check, Mode},
+    checks,
+    probe::probe,
+    process::Program,
+    run::{Status, run},
+    settings::Settings,
+};
+
+/// The machine may be busy with all the other tests.
+const SCALE: f64 = 3.0;
+
+#[track_caller]
+fn judge(name: &str, command: &[&str]) {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut settings = Settings::load(&folder.join(name).join("tck.toml")).unwrap();
+    // The settings are written for the root of the repository.
+    let scratch = tempfile::tempdir().unwrap();
+    let scratch = scratch.path().to_str().unwrap();
+    if let Some(config) = &mut settings.activate.config {
+        let text = config.to_string();
+        let text = text.replace("examples/", &format!("{}/", folder.display()));
+        *config = serde_json::from_str(&text.replace("target/fetched", scratch)).unwrap();
+    }
+    let command: Vec<String> = command.iter().map(|it| (*it).to_owned()).collect();
+    let program = Program::find(&command, BTreeMap::new()).unwrap();
+    let interrupted = Arc::new(AtomicBool::new(false));
+    let profile = probe(&program, &settings, SCALE, &interrupted).unwrap();
+    assert_eq!(profile.inactive, None, "{name} can be activated");
+    let budget = Duration::from_secs(60);
+    let subject = Subject {
+        program,
+        mode: Mode::Plugin,
+        settings,
+        profile,
+        scale: SCALE,
+        budget,
+        interrupted,
+    };
+    let all: Vec<&'static Check> = checks::all().collect();
+    let outcomes = run(&subject, &all, 1, 4, &|_| {});
+    let bad =
+        outcomes.iter().filter(|it| !matches!(it.status, Status::Pass | Status::Na | Status::Warn));
+    let bad: Vec<String> = bad.map(|it| format!("{} {:?}", it.id, it.reason)).collect();
+    assert!(bad.is_empty(), "{name}: {bad:#?}");
+    let passed = outcomes.iter().filter(|it| it.status == Status::Pass).count();
+    assert!(75 < passed, "{name}: {passed} checks passed");
+}
+
+#[test]
+fn search() {
+    judge("search", &[env!("CARGO_BIN_EXE_example-search")]);
+}
+
+#[test]
+fn sqlite() {
+    judge("sqlite", &[env!("CARGO_BIN_EXE_example-sqlite")]);
+}
+
+#[test]
+fn fetcher() {
+    judge("fetcher", &[env!("CARGO_BIN_EXE_example-fetcher")]);
+}
+
+#[test]
+fn textkit() {
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/textkit/textkit.py");
+    judge("textkit", &["python3", script]);
+}
