@@ -130,6 +130,11 @@ pub(crate) fn run(root: &Path, arguments: &[String]) -> Result<(), Vec<String>> 
     Err(problems)
 }
 
+/// The invalid vectors and the rule that each breaks.
+pub(crate) fn broken() -> impl Iterator<Item = (&'static str, &'static str)> {
+    invalid::all().into_iter().map(|vector| (vector.name, vector.rule))
+}
+
 type Files = BTreeMap<String, String>;
 
 fn write(folder: &Path, files: &Files, _: &mut Vec<String>) -> std::io::Result<()> {

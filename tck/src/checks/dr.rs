@@ -58,7 +58,7 @@ pub(super) const CHECKS: &[Check] = &[
     must(
         "DR-03",
         "says that it is busy if it has work of its own",
-        &["R-LC-10", "R-LC-23"],
+        &["R-LC-10", "R-LC-23", "R-TK-10"],
         REVERSE,
         |c| {
             let mut s = c.active()?;
