@@ -252,7 +252,7 @@ impl Level {
     }
 }
 
-/// A note, by topic. Notes with unknown topics never get this far. \[R-NO-01\]
+/// A note, by topic. What is to be ignored never gets this far. \[R-NO-01\]
 #[derive(Clone, Debug, PartialEq)]
 pub enum Note {
     /// How far a call has come. The body may hold `{msg}`.
@@ -509,8 +509,14 @@ impl Trace {
 }
 
 impl Note {
+    /// `None` is a note to ignore: what it says is nothing that its topic can say.
     fn read(head: &Fields<'_>, body: Bytes) -> Result<Option<Self>, Malformed> {
-        Ok(Some(match head.str("topic")?.ok_or(Malformed::Missing("topic"))? {
+        let topic = head.str("topic")?.ok_or(Malformed::Missing("topic"))?;
+        Ok(Self::about(topic, head, body).unwrap_or_default())
+    }
+
+    fn about(topic: &str, head: &Fields<'_>, body: Bytes) -> Result<Option<Self>, Malformed> {
+        Ok(Some(match topic {
             "progress" => Self::Progress {
                 n: head.integer("n", INTEGER_MAX)?,
                 total: head.integer("total", INTEGER_MAX)?,

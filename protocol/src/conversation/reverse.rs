@@ -98,7 +98,7 @@ impl Conversation {
             Verdict::Run if usize::from(self.mine.limits.calls) <= self.theirs.len() => {
                 Err(reverse::too_many())
             }
-            // It has crossed our CANCEL, and would be ended at once. [R-RV-08]
+            // It has crossed our CANCEL, and would be ended at once. [R-RV-14]
             Verdict::Run if parent.is_some_and(|parent| parent.state.is_given_up()) => {
                 Err(Fault::new(Code::Cancelled))
             }

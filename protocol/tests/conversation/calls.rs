@@ -305,6 +305,23 @@ fn unknown_words_in_a_note_have_a_meaning() {
     }
 }
 
+/// \[R-NO-01\] \[R-NO-07\]
+#[test]
+fn a_note_that_says_nothing_its_topic_can_say_is_ignored() {
+    for head in [
+        json!({"topic": "progress", "n": "1"}),
+        json!({"topic": "progress", "total": -1}),
+        json!({"topic": "progress", "unit": 1}),
+        json!({"topic": "log", "lvl": 1}),
+        json!({"topic": "log", "event": []}),
+        json!({"topic": "retire", "reason": {}}),
+    ] {
+        let bytes = frame(0x90, 3, head, b"");
+        assert_eq!(accepts(At::Open, Who::Host, &bytes), []);
+        assert_eq!(accepts(At::Open, Who::Plugin, &bytes), []);
+    }
+}
+
 #[test]
 fn a_note_that_is_too_large_is_dropped() {
     let small = Announce { limits: Limits::FLOOR, ..announce() };

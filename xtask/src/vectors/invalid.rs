@@ -128,8 +128,6 @@ fn fields() -> Vec<Row> {
             one(0x13, 3, "81 a6'reason' 01")),
         ("note-without-topic", "R-HD-09", Host, Active, "no topic", "protocol_error",
             one(0x90, 0, "80")),
-        ("note-progress-string", "R-HD-09", Host, Open, "n is a string", "protocol_error",
-            one(0x90, 3, "82 a5'topic' a8'progress' a1'n' a1'3'")),
         ("ping-too-long", "R-TO-07", Plugin, Ready, "65 bytes", "protocol_error",
             frame(0x03, 0, "80").body("00".repeat(65)).pieces()),
     ]

@@ -654,6 +654,14 @@ fn cancel_and_note() -> Vec<Valid> {
             says("NOTE", 0, json!({"topic": "grease.x"})).body(json!(1)),
         ),
         vector(
+            "note-progress-string",
+            Host,
+            Open,
+            "n is a string, so nobody can use the note: ignored",
+            &frame(0x90, 3, "82 a5'topic' a8'progress' a1'n' a1'3'"),
+            says("NOTE", 3, json!({"topic": "progress", "n": "3"})),
+        ),
+        vector(
             "note-closed-call",
             Host,
             Active,
