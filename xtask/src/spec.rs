@@ -6,6 +6,7 @@
 //! - A link leads somewhere, and so does its fragment.
 //! - Bytes that are shown are those of the vector they name; JSON that is shown is
 //!   JSON; a program that is shown is the file it names.
+//! - [`schema`] fits its own examples, the JSON that pages show, and the vectors.
 //! - [`requirements`] lists every rule, and [`trace`] what shows that it is kept.
 //!
 //! With `--write`, the parts of the last two that follow from the rest are written.
@@ -13,6 +14,7 @@
 mod page;
 mod requirements;
 mod rule;
+mod schema;
 mod trace;
 
 use std::{
@@ -24,6 +26,7 @@ use std::{
 use self::{
     page::{Page, links, slug},
     rule::{Rule, ids, rule},
+    schema::Schemas,
 };
 
 /// Where rule ids are cited.
@@ -70,9 +73,12 @@ pub(crate) fn run(root: &Path, arguments: &[String]) -> Result<(), Vec<String>> 
     }
 
     let mut problems = Vec::new();
+    let schemas = Schemas::read(&spec.join("schema")).map_err(|why| vec![why])?;
+    let registry = pages.iter().find(|page| page.path == spec.join("registry.md"));
+    problems.extend(schemas.problems(registry.map_or("", |page| &page.text)));
     let mut rules = Vec::new();
     for page in &pages {
-        rules.extend(read(page, &spec, &mut problems));
+        rules.extend(read(page, &spec, &schemas, &mut problems));
     }
     let mut known: BTreeMap<&str, &str> = BTreeMap::new();
     for Placed { rule, at, .. } in &rules {
@@ -114,7 +120,7 @@ pub(crate) fn run(root: &Path, arguments: &[String]) -> Result<(), Vec<String>> 
 }
 
 /// The rules of a page, and what is wrong with it.
-fn read(page: &Page, spec: &Path, problems: &mut Vec<String>) -> Vec<Placed> {
+fn read(page: &Page, spec: &Path, schemas: &Schemas, problems: &mut Vec<String>) -> Vec<Placed> {
     let mut rules = Vec::new();
     let mut heading = String::new();
     for (number, line) in page.prose() {
@@ -138,7 +144,7 @@ fn read(page: &Page, spec: &Path, problems: &mut Vec<String>) -> Vec<Placed> {
         }
     }
     for block in page.blocks() {
-        if let Err(why) = block.check(spec) {
+        if let Err(why) = block.check(spec, schemas) {
             problems.push(format!("{}:{}: {why}", page.name, block.line));
         }
     }

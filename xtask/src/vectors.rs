@@ -59,6 +59,16 @@ pub(crate) struct Meaning {
     pub(crate) body: Body,
 }
 
+impl Meaning {
+    /// The body, if JSON can say it.
+    pub(crate) fn value(&self) -> Option<&Value> {
+        match &self.body {
+            Body::Value(value) => Some(value),
+            Body::Empty | Body::Bytes(_) => None,
+        }
+    }
+}
+
 pub(crate) enum Body {
     Empty,
     Value(Value),
@@ -133,6 +143,22 @@ pub(crate) fn run(root: &Path, arguments: &[String]) -> Result<(), Vec<String>> 
 /// The invalid vectors and the rule that each breaks.
 pub(crate) fn broken() -> impl Iterator<Item = (&'static str, &'static str)> {
     invalid::all().into_iter().map(|vector| (vector.name, vector.rule))
+}
+
+pub(crate) fn valid() -> Vec<Valid> {
+    valid::all()
+}
+
+/// The heads of invalid vectors that have a wrong field: vector, receiver, frame, head.
+pub(crate) fn wrong_fields() -> Vec<(&'static str, Receiver, &'static str, Value)> {
+    let wrong = invalid::all().into_iter().filter(|vector| vector.rule == "R-HD-09");
+    let with_head = wrong.filter_map(|vector| {
+        let [header, head, ..] = &vector.pieces[..] else { return None };
+        let kind = plugbay_protocol::Kind::from_byte(*header.bytes.get(1)?)?;
+        let head = rmp_serde::from_slice(&head.bytes).ok()?;
+        Some((vector.name, vector.receiver, kind.as_str(), head))
+    });
+    with_head.collect()
 }
 
 type Files = BTreeMap<String, String>;

@@ -5,6 +5,9 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use serde_json::Value;
+
+use super::schema::{By, Schemas};
 use crate::vectors::bytes::read_hex;
 
 pub(super) struct Page {
@@ -62,12 +65,16 @@ impl Page {
 }
 
 impl Block<'_> {
-    pub(super) fn check(&self, spec: &Path) -> Result<(), String> {
+    pub(super) fn check(&self, spec: &Path, schemas: &Schemas) -> Result<(), String> {
         let (language, file) = self.info.split_once(' ').unwrap_or((self.info, ""));
         if language == "json" {
-            let values = serde_json::Deserializer::from_str(&self.text);
-            let bad = values.into_iter::<serde_json::Value>().find_map(Result::err);
-            return bad.map_or(Ok(()), |why| Err(format!("expected JSON: {why}")));
+            let values = serde_json::Deserializer::from_str(&self.text).into_iter::<Value>();
+            // What is shown is named, such as `tool.json#provide`.
+            let named = file.split_once('#');
+            return values.into_iter().try_for_each(|value| {
+                let value = value.map_err(|why| format!("expected JSON: {why}"))?;
+                named.map_or(Ok(()), |(file, name)| schemas.fits(By::Sender, file, name, &value))
+            });
         }
         if file.is_empty() {
             return Ok(());
