@@ -31,10 +31,24 @@ pub(crate) enum State {
     Ready,
     /// `plugin.activate` was call 1 and has ended.
     Active,
-    /// And `tool.call` was sent as calls 3, 5 and 7, which are open.
+    /// And `tool.call` was sent as calls 3, 5 and 7, which are open. From L3 on call 5 has no
+    /// scopes, and the plugin has made call 2 for call 3; from L4 on call 7 has an input.
     Open,
     /// And `plugin.deactivate` was sent as call 9.
     Draining,
+}
+
+/// Which features are in use.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Level {
+    /// `async`, which shows in nothing that a serial plugin sees.
+    L0,
+    /// And `stream`.
+    L2,
+    /// And `reverse`.
+    L3,
+    /// And `stream.in`.
+    L4,
 }
 
 /// Bytes that mean something.
@@ -43,8 +57,7 @@ pub(crate) struct Valid {
     pub(crate) about: &'static str,
     pub(crate) receiver: Receiver,
     pub(crate) state: State,
-    /// Uses frames of a level that is only sketched.
-    pub(crate) next: bool,
+    pub(crate) level: Level,
     pub(crate) pieces: Vec<Piece>,
     pub(crate) frames: Vec<Meaning>,
     /// How an implementation comes to write exactly these bytes.
@@ -83,6 +96,7 @@ pub(crate) struct Invalid {
     pub(crate) rule: &'static str,
     pub(crate) receiver: Receiver,
     pub(crate) state: State,
+    pub(crate) level: Level,
     pub(crate) pieces: Vec<Piece>,
     /// Whether the stream ends after the bytes.
     pub(crate) eof: bool,
@@ -94,6 +108,8 @@ pub(crate) enum Expect {
     Close(&'static str),
     /// The call ends with `invalid_argument`, `pb.bad_body`.
     BadBody,
+    /// The call is refused at once with this code and reason.
+    Refused(&'static str, &'static str),
 }
 
 pub(crate) fn run(root: &Path, arguments: &[String]) -> Result<(), Vec<String>> {
@@ -214,6 +230,17 @@ impl Receiver {
     }
 }
 
+impl Level {
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::L0 => "L0",
+            Self::L2 => "L2",
+            Self::L3 => "L3",
+            Self::L4 => "L4",
+        }
+    }
+}
+
 impl State {
     fn as_str(self) -> &'static str {
         match self {
@@ -236,7 +263,7 @@ fn valid_json(vector: &Valid) -> String {
         ("about", text(vector.about)),
         ("receiver", text(vector.receiver.as_str())),
         ("state", text(vector.state.as_str())),
-        ("level", text(if vector.next { "next" } else { "L0" })),
+        ("level", text(vector.level.as_str())),
         ("canonical", vector.remake.is_some().to_string()),
         ("frames", frames),
     ])
@@ -258,18 +285,22 @@ fn frame_json(frame: &Meaning) -> String {
 fn invalid_json(vector: &Invalid) -> String {
     let expect = match vector.expect {
         Expect::Close(code) => format!("{{\"close\": {}}}", text(code)),
-        Expect::BadBody => {
-            "{\"end\": {\"code\": \"invalid_argument\", \"reason\": \"pb.bad_body\"}}".into()
-        }
+        Expect::BadBody => refused("invalid_argument", "pb.bad_body"),
+        Expect::Refused(code, reason) => refused(code, reason),
     };
     object(&[
         ("about", text(vector.about)),
         ("rule", text(vector.rule)),
         ("receiver", text(vector.receiver.as_str())),
         ("state", text(vector.state.as_str())),
+        ("level", text(vector.level.as_str())),
         ("eof", vector.eof.to_string()),
         ("expect", expect),
     ])
+}
+
+fn refused(code: &str, reason: &str) -> String {
+    format!("{{\"end\": {{\"code\": {}, \"reason\": {}}}}}", text(code), text(reason))
 }
 
 #[cfg(test)]
@@ -291,7 +322,7 @@ mod tests {
             about: "",
             receiver: Receiver::Plugin,
             state: State::Ready,
-            next: false,
+            level: Level::L0,
             pieces: bytes::frame(0x03, 0, "80").body("2a").pieces(),
             frames: vec![Meaning { kind, id, head, body }],
             remake: None,
@@ -315,6 +346,7 @@ mod tests {
             rule: "",
             receiver: Receiver::Plugin,
             state: State::Active,
+            level: Level::L0,
             pieces,
             eof: false,
             expect,
@@ -325,6 +357,7 @@ mod tests {
         for wrong in [
             fault(noise(), Expect::Close("bad_id")),
             fault(noise(), Expect::BadBody),
+            fault(good(), Expect::Refused("unavailable", "pb.draining")),
             fault(good(), Expect::Close("protocol_error")),
             fault(good(), Expect::BadBody),
         ] {

@@ -2,9 +2,11 @@
 
 use super::{
     Expect, Invalid,
+    Level::{self, L0, L2, L3, L4},
     Receiver::{self, Host, Plugin},
     State::{self, Active, Draining, Open, Ready, Start},
     bytes::{Frame, Piece, frame, stray},
+    judge::FS_READ,
 };
 
 const LIMITS: &str = "a6'limits' 83 a5'frame' ce00100000 a6'window' ce00040000 a5'calls' 08";
@@ -14,13 +16,20 @@ type Row = (&'static str, &'static str, Receiver, State, &'static str, &'static 
 
 pub(crate) fn all() -> Vec<Invalid> {
     let mut all = Vec::new();
-    for (name, rule, receiver, state, about, code, pieces) in
-        [framing(), heads(), fields(), handshake(), ids_and_states()].into_iter().flatten()
-    {
-        let (eof, expect) = (name.starts_with("truncated"), Expect::Close(code));
-        all.push(Invalid { name, about, rule, receiver, state, pieces, eof, expect });
+    let levels: [(Level, Vec<Vec<Row>>); 4] = [
+        (L0, vec![framing(), heads(), fields(), handshake(), ids_and_states()]),
+        (L2, vec![streams()]),
+        (L3, vec![reverse()]),
+        (L4, vec![input()]),
+    ];
+    for (level, rows) in levels {
+        for (name, rule, receiver, state, about, code, pieces) in rows.into_iter().flatten() {
+            let (eof, expect) = (name.starts_with("truncated"), Expect::Close(code));
+            all.push(Invalid { name, about, rule, receiver, state, level, pieces, eof, expect });
+        }
     }
     all.extend(bodies());
+    all.extend(without_right());
     all
 }
 
@@ -176,6 +185,8 @@ fn ids_and_states() -> Vec<Row> {
         ("call-id-lower", "R-CA-02", Plugin, Active, "call 3 after call 5", "bad_id", two(call(5), call(3))),
         ("call-id-of-the-host", "R-CA-02", Host, Active, "a plugin that calls with an odd id", "bad_id", call(9)),
         ("call-without-reverse", "R-CA-11", Host, Active, "a plugin that calls its host", "bad_state", call(2)),
+        ("call-in-without-stream-in", "R-ST-16", Plugin, Active, "a call with an input that nobody agreed to", "bad_state",
+            frame(0x10, 3, "82 a6'method' a9'tool.call' a2'in' c3").pieces()),
         ("item-without-stream", "R-CA-11", Host, Open, "an ITEM that nobody agreed to", "bad_state",
             frame(0x11, 3, "80").body("c0").pieces()),
         ("credit-without-stream", "R-CA-11", Plugin, Open, "a CREDIT that nobody agreed to", "bad_state",
@@ -193,6 +204,102 @@ fn ids_and_states() -> Vec<Row> {
             frame(0x13, 3, "80").pieces()),
         ("deactivate-ends-first", "R-LC-09", Host, Draining, "END of plugin.deactivate with three calls open", "bad_state", end(9)),
     ]
+}
+
+#[rustfmt::skip]
+fn streams() -> Vec<Row> {
+    let item = |id| frame(0x11, id, "80").body("c0").pieces();
+    let credit = |id, n: &str| frame(0x14, id, format!("81 a1'n' {n}")).pieces();
+    // The window has 16384 bytes, and one item may overdraw it.
+    let large = || frame(0x11, 7, "80").body(format!("c5 3fed {}", "00".repeat(0x3fed))).pieces();
+    vec![
+        ("item-never-opened", "R-CA-10", Host, Open, "an ITEM of a call that was never made", "bad_id", item(9)),
+        ("item-after-end", "R-CA-10", Host, Active, "an ITEM of a call that has ended", "bad_state", item(1)),
+        ("item-from-caller", "R-CA-11", Plugin, Open, "items go from callee to caller without stream.in", "bad_state", item(3)),
+        ("item-without-credit", "R-ST-05", Host, Open, "one ITEM of the whole window, and one more", "flow_error",
+            large().into_iter().chain(item(7)).collect()),
+        ("credit-from-callee", "R-CA-11", Host, Open, "and credit from caller to callee", "bad_state", credit(3, "01")),
+        ("credit-0", "R-ST-06", Plugin, Open, "CREDIT of nothing", "flow_error", credit(3, "00")),
+        ("credit-overflow", "R-ST-06", Plugin, Open, "2^31 - 1 besides the window that is there already", "flow_error",
+            credit(3, "ce7fffffff")),
+        ("credit-without-n", "R-HD-09", Plugin, Open, "CREDIT of how much?", "protocol_error", frame(0x14, 3, "80").pieces()),
+        ("credit-id-0", "R-CA-12", Plugin, Open, "CREDIT for no call", "bad_id", credit(0, "01")),
+    ]
+}
+
+#[rustfmt::skip]
+fn reverse() -> Vec<Row> {
+    let call = |id, parent: &str| {
+        frame(0x10, id, format!("82 a6'method' ae'host.tool.call' a6'parent' {parent}")).body(FS_READ).pieces()
+    };
+    vec![
+        ("reverse-in-ready", "R-RV-03", Host, Ready, "a plugin that calls before it is activated", "bad_state",
+            frame(0x10, 2, "81 a6'method' ae'host.tool.call'").body(FS_READ).pieces()),
+        ("reverse-parent-closed", "R-RV-03", Host, Open, "for a call that has ended", "bad_state", call(4, "01")),
+        ("reverse-parent-never-opened", "R-RV-03", Host, Open, "for a call that was never made", "bad_state", call(4, "09")),
+        ("reverse-parent-own", "R-RV-03", Host, Open, "for a call of its own", "bad_state", call(4, "02")),
+        ("reverse-id-odd", "R-CA-02", Host, Open, "odd ids are the host's", "bad_id", call(9, "03")),
+        ("reverse-id-reused", "R-CA-02", Host, Open, "call 2 twice", "bad_id", call(2, "03")),
+        ("parent-ends-first", "R-RV-04", Host, Open, "END of call 3 while call 2 serves it", "bad_state",
+            frame(0x12, 3, "80").pieces()),
+        ("reverse-end-never-opened", "R-CA-10", Plugin, Open, "END of a call that the plugin never made", "bad_id",
+            frame(0x12, 4, "80").pieces()),
+        ("reverse-cancel-from-host", "R-CA-10", Plugin, Open, "only the plugin cancels its call", "bad_state",
+            frame(0x13, 2, "80").pieces()),
+        ("reverse-scopes-string", "R-HD-09", Host, Open, "scopes mean nothing here, and have a type nevertheless", "protocol_error",
+            frame(0x10, 4, "83 a6'method' ae'host.tool.call' a6'parent' 03 a6'scopes' a1'x'").pieces()),
+    ]
+}
+
+#[rustfmt::skip]
+fn input() -> Vec<Row> {
+    let item = |id| frame(0x11, id, "80").body("c0").pieces();
+    let end = |id| frame(0x12, id, "80").pieces();
+    let two = |a: Vec<Piece>, b: Vec<Piece>| a.into_iter().chain(b).collect::<Vec<_>>();
+    vec![
+        ("input-of-call-without-in", "R-CA-10", Plugin, Open, "call 3 has no input", "bad_state", item(3)),
+        ("input-never-opened", "R-CA-10", Plugin, Open, "an ITEM of a call that was never made", "bad_id", item(9)),
+        ("input-after-its-end", "R-CA-10", Plugin, Open, "an ITEM after the END of the input", "bad_state", two(end(7), item(7))),
+        ("input-ends-twice", "R-CA-10", Plugin, Open, "a second END of the input", "bad_state", two(end(7), end(7))),
+    ]
+}
+
+/// Reverse calls that authority does not cover. The connection lives on.
+fn without_right() -> Vec<Invalid> {
+    let rows: [(&str, &str, &str, Vec<Piece>); 3] = [
+        (
+            "reverse-not-granted",
+            "R-SC-06",
+            "the grant covers fs_* only",
+            frame(0x10, 4, "82 a6'method' ae'host.tool.call' a6'parent' 03")
+                .body("81 a4'name' a7'db_read'")
+                .pieces(),
+        ),
+        (
+            "reverse-narrowed-away",
+            "R-SC-08",
+            "the scopes of call 5 are none",
+            frame(0x10, 4, "82 a6'method' ae'host.tool.call' a6'parent' 05").body(FS_READ).pieces(),
+        ),
+        (
+            "reverse-method-not-granted",
+            "R-SC-06",
+            "whether the host has the method is told to nobody without right",
+            frame(0x10, 4, "82 a6'method' a9'host.nope' a6'parent' 03").pieces(),
+        ),
+    ];
+    let refused = |(name, rule, about, pieces)| Invalid {
+        name,
+        about,
+        rule,
+        receiver: Host,
+        state: Open,
+        level: L3,
+        pieces,
+        eof: false,
+        expect: Expect::Refused("permission_denied", "pb.scope_denied"),
+    };
+    rows.into_iter().map(refused).collect()
 }
 
 /// Bodies of call 3. The connection lives on.
@@ -230,6 +337,7 @@ fn bodies() -> Vec<Invalid> {
             rule,
             receiver: Plugin,
             state: Active,
+            level: L0,
             pieces: frame(0x10, 3, "81 a6'method' a9'tool.call'").body(body).pieces(),
             eof: false,
             expect: Expect::BadBody,

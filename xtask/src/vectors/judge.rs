@@ -1,11 +1,15 @@
 //! Tries vectors on `plugbay-protocol`.
 
 use plugbay_protocol::{
-    Announce, Conversation, Decoder, Event, Features, Limits, Outgoing, Over, Raw, Tick, check_body,
+    Announce, CallId, Conversation, Decoder, Details, Event, Features, Limits, Outgoing, Over, Raw,
+    Tick, check_body,
 };
 use serde_json::Value;
 
-use super::{Body, Expect, Invalid, Meaning, Receiver, State, Valid, bytes::Piece};
+use super::{
+    Body, Expect, Invalid, Level, Meaning, Receiver, State, Valid,
+    bytes::{Piece, bytes},
+};
 
 /// Everything happens at once.
 pub(crate) const NOW: Tick = Tick(0);
@@ -28,42 +32,73 @@ pub(crate) fn feed(to: &mut Conversation, bytes: &[u8]) {
 }
 
 /// Calls, and lets the plugin read it.
-fn call(pair: &mut Pair, method: &str) -> Result<(), String> {
-    let call = Outgoing { method, ..Outgoing::default() };
-    pair.host.call(&call, NOW).map_err(|why| format!("{method}: {why}"))?;
+fn call(pair: &mut Pair, call: &Outgoing<'_>) -> Result<(), String> {
+    pair.host.call(call, NOW).map_err(|why| format!("{}: {why}", call.method))?;
     carry(&mut pair.host, &mut pair.plugin);
     Ok(())
 }
 
-/// Brings a pair to a state, as `sdk-spec/vectors/README.md` describes it.
-pub(crate) fn pair(state: State) -> Result<Pair, String> {
-    let announce = Announce {
-        features: Features::ASYNC,
-        limits: Limits { frame: 1 << 20, window: 1 << 18, calls: 8 },
-        ..Announce::default()
+/// The arguments of a reverse call that the grant covers.
+pub(crate) const FS_READ: &str =
+    "84 a7'session' a2's1' a4'call' a2'c1' a4'name' a7'fs_read' a4'args' 80";
+
+/// What a plugin may call in the vectors.
+const GRANT: [&str; 2] = ["host.tool.call[fs_*]", "host.background"];
+
+fn announce(level: Level) -> Announce {
+    let features = match level {
+        Level::L0 => Features::ASYNC,
+        Level::L2 => Features::ASYNC.union(Features::STREAM),
+        Level::L3 => Features::ASYNC.union(Features::STREAM).union(Features::REVERSE),
+        Level::L4 => Features::ALL,
     };
+    let window = if level == Level::L0 { 1 << 18 } else { 1 << 14 };
+    let limits = Limits { frame: 1 << 20, window, calls: 8 };
+    Announce { features, limits, ..Announce::default() }
+}
+
+/// Brings a pair to a state, as `sdk-spec/vectors/README.md` describes it.
+pub(crate) fn pair(state: State, level: Level) -> Result<Pair, String> {
+    let announce = announce(level);
     let (host, plugin) =
         (Conversation::host(announce.clone(), NOW), Conversation::plugin(announce, NOW));
     let mut pair = Pair { host, plugin };
+    let method = |method| Outgoing { method, ..Outgoing::default() };
     if State::Ready <= state {
         carry(&mut pair.host, &mut pair.plugin);
         carry(&mut pair.plugin, &mut pair.host);
     }
     if State::Active <= state {
-        call(&mut pair, "plugin.activate")?;
+        call(&mut pair, &method("plugin.activate"))?;
         let called = std::iter::from_fn(|| pair.plugin.poll()).find_map(|event| match event {
             Event::Called(call) => Some(call.id),
             _ => None,
         });
         let id = called.ok_or("plugin.activate did not arrive")?;
+        for end in [&mut pair.host, &mut pair.plugin] {
+            end.grant(GRANT.map(Into::into).to_vec());
+        }
         pair.plugin.end(id, Ok(Default::default())).map_err(|why| why.to_string())?;
         carry(&mut pair.plugin, &mut pair.host);
     }
     if State::Open <= state {
-        (0..3).try_for_each(|_| call(&mut pair, "tool.call"))?;
+        let nothing = Details { scopes: Some(vec![]), ..Details::default() };
+        let narrowed = (Level::L3 <= level).then(|| nothing.into());
+        call(&mut pair, &method("tool.call"))?;
+        call(&mut pair, &Outgoing { details: narrowed, ..method("tool.call") })?;
+        call(&mut pair, &Outgoing { input: level == Level::L4, ..method("tool.call") })?;
+        if Level::L3 <= level {
+            let reverse = Outgoing {
+                parent: Some(CallId(3)),
+                body: bytes(FS_READ).into(),
+                ..method("host.tool.call")
+            };
+            pair.plugin.call(&reverse, NOW).map_err(|why| why.to_string())?;
+            carry(&mut pair.plugin, &mut pair.host);
+        }
     }
     if State::Draining <= state {
-        call(&mut pair, "plugin.deactivate")?;
+        call(&mut pair, &method("plugin.deactivate"))?;
     }
     for end in [&mut pair.host, &mut pair.plugin] {
         while end.poll().is_some() {}
@@ -110,13 +145,11 @@ pub(crate) fn valid(vector: &Valid) -> Result<(), String> {
         }
         frames.iter().zip(&vector.frames).try_for_each(|(raw, meaning)| same(raw, meaning))?;
     }
-    if !vector.next {
-        let mut receiver = receiver(pair(vector.state)?, vector.receiver);
-        feed(&mut receiver, &bytes);
-        while let Some(event) = receiver.poll() {
-            if let Event::Over(Over::Broken(why)) = event {
-                return Err(format!("expected a conversation that goes on, found: {why}"));
-            }
+    let mut receiver = receiver(pair(vector.state, vector.level)?, vector.receiver);
+    feed(&mut receiver, &bytes);
+    while let Some(event) = receiver.poll() {
+        if let Event::Over(Over::Broken(why)) = event {
+            return Err(format!("expected a conversation that goes on, found: {why}"));
         }
     }
     match vector.remake {
@@ -152,7 +185,7 @@ fn same(raw: &Raw, meaning: &Meaning) -> Result<(), String> {
 pub(crate) fn invalid(vector: &Invalid) -> Result<(), String> {
     let bytes = joined(&vector.pieces);
     for step in [bytes.len(), 1] {
-        let mut receiver = receiver(pair(vector.state)?, vector.receiver);
+        let mut receiver = receiver(pair(vector.state, vector.level)?, vector.receiver);
         bytes.chunks(step).for_each(|chunk| feed(&mut receiver, chunk));
         if vector.eof {
             receiver.eof();
@@ -160,6 +193,7 @@ pub(crate) fn invalid(vector: &Invalid) -> Result<(), String> {
         let events: Vec<Event> = std::iter::from_fn(|| receiver.poll()).collect();
         match vector.expect {
             Expect::Close(code) => closed(&mut receiver, &events, code)?,
+            Expect::Refused(code, reason) => refused(&mut receiver, &events, code, reason)?,
             Expect::BadBody => {
                 let [Event::Called(call)] = &events[..] else {
                     return Err(format!("expected one call, found {events:?}"));
@@ -183,16 +217,39 @@ fn closed(receiver: &mut Conversation, events: &[Event], code: &str) -> Result<(
     if said != code {
         return Err(format!("expected CLOSE {code}, found {said}: {violation}"));
     }
+    let (kind, head) = last_written(receiver)?;
+    if kind != "CLOSE" || head["code"] != code {
+        return Err(format!("expected CLOSE {code} last, found {kind} {head}"));
+    }
+    Ok(())
+}
+
+fn refused(
+    receiver: &mut Conversation,
+    events: &[Event],
+    code: &str,
+    reason: &str,
+) -> Result<(), String> {
+    if let [first, ..] = events {
+        return Err(format!("expected a refusal that nobody hears of, found {first:?}"));
+    }
+    let (kind, head) = last_written(receiver)?;
+    let err = &head["err"];
+    if kind != "END" || err["code"] != code || err["reason"] != reason {
+        return Err(format!("expected END {code} {reason} last, found {kind} {head}"));
+    }
+    Ok(())
+}
+
+/// The last frame that waits to be sent: its type and head.
+fn last_written(end: &mut Conversation) -> Result<(&'static str, Value), String> {
     let mut decoder = Decoder::new();
-    decoder.buffer().extend_from_slice(&receiver.outbox().take());
+    decoder.buffer().extend_from_slice(&end.outbox().take());
     let mut last = None;
     while let Some(raw) = decoder.frame().map_err(|why| why.to_string())? {
         last = Some(raw);
     }
-    let last = last.ok_or("expected CLOSE to be written, found nothing")?;
-    let head: Value = rmp_serde::from_slice(&last.head).map_err(|why| why.to_string())?;
-    if last.kind.as_str() != "CLOSE" || head["code"] != code {
-        return Err(format!("expected CLOSE {code} last, found {} {head}", last.kind.as_str()));
-    }
-    Ok(())
+    let last = last.ok_or("expected an answer to be written, found nothing")?;
+    let head = rmp_serde::from_slice(&last.head).map_err(|why| why.to_string())?;
+    Ok((last.kind.as_str(), head))
 }

@@ -7,12 +7,14 @@ use plugbay_protocol::{
 use serde_json::{Value, json};
 
 use super::{
-    Body, Meaning,
+    Body,
+    Level::{L0, L2, L3, L4},
+    Meaning,
     Receiver::{self, Host, Plugin},
     State::{self, Active, Open, Ready, Start},
     Valid,
     bytes::{Frame, Piece, bytes, frame},
-    judge::{NOW, Pair, carry, feed, pair},
+    judge::{FS_READ, NOW, Pair, carry, feed, pair},
 };
 
 /// The limits 1048576, 262144 and 8.
@@ -45,7 +47,7 @@ fn stream(
     pieces: Vec<Piece>,
     frames: Vec<Meaning>,
 ) -> Valid {
-    Valid { name, about, receiver, state, next: false, pieces, frames, remake: None }
+    Valid { name, about, receiver, state, level: L0, pieces, frames, remake: None }
 }
 
 impl Valid {
@@ -54,8 +56,8 @@ impl Valid {
         self
     }
 
-    fn next_level(mut self) -> Self {
-        self.next = true;
+    fn at(mut self, level: super::Level) -> Self {
+        self.level = level;
         self
     }
 }
@@ -77,10 +79,21 @@ impl Meaning {
 }
 
 pub(crate) fn all() -> Vec<Valid> {
-    [hello(), close(), ping(), call(), end(), cancel_and_note(), next_and_unknown()]
-        .into_iter()
-        .flatten()
-        .collect()
+    [
+        hello(),
+        close(),
+        ping(),
+        call(),
+        end(),
+        cancel_and_note(),
+        unknown(),
+        streams(),
+        reverse(),
+        input(),
+    ]
+    .into_iter()
+    .flatten()
+    .collect()
 }
 
 fn hello() -> Vec<Valid> {
@@ -672,30 +685,12 @@ fn cancel_and_note() -> Vec<Valid> {
     ]
 }
 
-fn next_and_unknown() -> Vec<Valid> {
+fn unknown() -> Vec<Valid> {
     let ping = || frame(0x03, 0, "80").body("2a");
     let meaning = || vec![says("PING", 0, json!({})).raw("2a")];
     let before_ping =
         |first: Frame| [first.pieces(), ping().pieces()].into_iter().flatten().collect();
     vec![
-        vector(
-            "item",
-            Host,
-            Open,
-            "reserved for level L2; at L1 it is a bad_state",
-            &frame(0x11, 7, "80").body("82 a1't' a4'text' a1'd' a2'Hi'"),
-            says("ITEM", 7, json!({})).body(json!({"t": "text", "d": "Hi"})),
-        )
-        .next_level(),
-        vector(
-            "credit",
-            Plugin,
-            Open,
-            "reserved for level L2; at L1 it is a bad_state",
-            &frame(0x14, 7, "81 a1'n' ce00010000"),
-            says("CREDIT", 7, json!({"n": 65_536})),
-        )
-        .next_level(),
         stream(
             "skip-grease",
             Plugin,
@@ -734,6 +729,307 @@ fn next_and_unknown() -> Vec<Valid> {
     ]
 }
 
+fn streams() -> Vec<Valid> {
+    let item = |id, text: &str| frame(0x11, id, "80").body(text);
+    let vectors = [
+        vector(
+            "item",
+            Host,
+            Open,
+            "one element of a stream",
+            &item(7, "82 a1't' a4'text' a1'd' a2'Hi'"),
+            says("ITEM", 7, json!({})).body(json!({"t": "text", "d": "Hi"})),
+        )
+        .made_by(|| {
+            written_at(Open, L2, |pair| {
+                let item =
+                    pair.plugin.item(CallId(7), &bytes("82 a1't' a4'text' a1'd' a2'Hi'").into());
+                item.map(|()| pair.plugin.outbox().take().to_vec()).unwrap_or_default()
+            })
+        }),
+        stream(
+            "items-then-end",
+            Host,
+            Open,
+            "two items, one of them nil, and the END after them; a bystander's END between",
+            [item(7, "01"), frame(0x12, 3, "80"), item(7, "c0"), frame(0x12, 7, "80").body("02")]
+                .iter()
+                .flat_map(Frame::pieces)
+                .collect(),
+            vec![
+                says("ITEM", 7, json!({})).body(json!(1)),
+                says("END", 3, json!({})),
+                says("ITEM", 7, json!({})).body(Value::Null),
+                says("END", 7, json!({})).body(json!(2)),
+            ],
+        ),
+        vector(
+            "item-grease",
+            Host,
+            Open,
+            "a head that will have fields one day",
+            &frame(0x11, 7, "81 a6'grease' 01").body("c0"),
+            says("ITEM", 7, json!({"grease": 1})).body(Value::Null),
+        ),
+        vector(
+            "credit",
+            Plugin,
+            Open,
+            "65536 bytes of items more",
+            &frame(0x14, 7, "81 a1'n' ce00010000"),
+            says("CREDIT", 7, json!({"n": 65_536})),
+        ),
+        vector(
+            "credit-late",
+            Plugin,
+            Active,
+            "for a call that is over: ignored",
+            &frame(0x14, 1, "81 a1'n' 01"),
+            says("CREDIT", 1, json!({"n": 1})),
+        ),
+        vector(
+            "credit-never-opened",
+            Plugin,
+            Active,
+            "for a call that never was: ignored",
+            &frame(0x14, 99, "81 a1'n' 01"),
+            says("CREDIT", 99, json!({"n": 1})),
+        ),
+        stream(
+            "credit-after-cancel",
+            Plugin,
+            Open,
+            "who has cancelled goes on paying for what it drops",
+            [frame(0x13, 7, "80"), frame(0x14, 7, "81 a1'n' 11")]
+                .iter()
+                .flat_map(Frame::pieces)
+                .collect(),
+            vec![says("CANCEL", 7, json!({})), says("CREDIT", 7, json!({"n": 17}))],
+        ),
+    ];
+    vectors.into_iter().map(|vector| vector.at(L2)).collect()
+}
+
+fn reverse() -> Vec<Valid> {
+    let read = json!({"session": "s1", "call": "c1", "name": "fs_read", "args": {}});
+    let vectors = [
+        vector(
+            "call-reverse",
+            Host,
+            Open,
+            "a plugin calls its host for call 3; its ids are even",
+            &frame(0x10, 4, "83 a6'method' ae'host.tool.call' a8'deadline' cd4e20 a6'parent' 03")
+                .body(FS_READ),
+            says("CALL", 4, json!({"method": "host.tool.call", "deadline": 20_000, "parent": 3}))
+                .body(read.clone()),
+        )
+        .made_by(|| {
+            written_at(Open, L3, |pair| {
+                let call = Outgoing {
+                    method: "host.tool.call",
+                    deadline: Some(20_000),
+                    parent: Some(CallId(3)),
+                    body: bytes(FS_READ).into(),
+                    ..Outgoing::default()
+                };
+                match pair.plugin.call(&call, NOW) {
+                    Ok(_) => pair.plugin.outbox().take().to_vec(),
+                    Err(_) => Vec::new(),
+                }
+            })
+        }),
+        vector(
+            "call-reverse-background",
+            Host,
+            Active,
+            "without parent; the grant has host.background",
+            &frame(0x10, 2, "81 a6'method' ae'host.tool.call'").body(FS_READ),
+            says("CALL", 2, json!({"method": "host.tool.call"})).body(read.clone()),
+        ),
+        vector(
+            "call-reverse-scopes",
+            Host,
+            Open,
+            "a plugin cannot narrow: its scopes are ignored",
+            &frame(0x10, 4, "83 a6'method' ae'host.tool.call' a6'parent' 03 a6'scopes' 90")
+                .body(FS_READ),
+            says("CALL", 4, json!({"method": "host.tool.call", "parent": 3, "scopes": []}))
+                .body(read),
+        ),
+        vector(
+            "call-scopes",
+            Plugin,
+            Active,
+            "the host narrows what this call may do; a scope of another form covers nothing",
+            &frame(
+                0x10,
+                3,
+                "82 a6'method' a9'tool.call' a6'scopes' 92 b4'host.tool.call[fs_*]' a1'?'",
+            )
+            .body(GREET),
+            says(
+                "CALL",
+                3,
+                json!({"method": "tool.call", "scopes": ["host.tool.call[fs_*]", "?"]}),
+            )
+            .body(json!({"name": "greet", "args": {"who": "Ada"}})),
+        ),
+        vector(
+            "call-parent-of-host",
+            Plugin,
+            Open,
+            "a host serves nobody: its parent is ignored",
+            &frame(0x10, 9, "82 a6'method' a9'tool.call' a6'parent' 02").body(GREET),
+            says("CALL", 9, json!({"method": "tool.call", "parent": 2}))
+                .body(json!({"name": "greet", "args": {"who": "Ada"}})),
+        ),
+        vector(
+            "call-trace",
+            Plugin,
+            Active,
+            "whose trace it belongs to, and a name to know it by when it is sent again",
+            &frame(
+                0x10,
+                3,
+                "84 a6'method' a9'tool.call' a3'key' a4'9f3c' a7'attempt' 01 a5'trace' 81 a2'tp' \
+                 d937'00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01'",
+            )
+            .body(GREET),
+            says(
+                "CALL",
+                3,
+                json!({"method": "tool.call", "key": "9f3c", "attempt": 1,
+                       "trace": {"tp": "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"}}),
+            )
+            .body(json!({"name": "greet", "args": {"who": "Ada"}})),
+        ),
+        vector(
+            "end-reverse",
+            Plugin,
+            Open,
+            "the host's answer to call 2",
+            &frame(0x12, 2, "80").body("81 a7'receipt' 81 a7'content' 90"),
+            says("END", 2, json!({})).body(json!({"receipt": {"content": []}})),
+        ),
+        vector(
+            "end-reverse-denied",
+            Plugin,
+            Open,
+            "the host refuses call 2",
+            &frame(
+                0x12,
+                2,
+                "81 a3'err' 83 a4'code' b1'permission_denied' a6'reason' af'pb.scope_denied' \
+                 a5'retry' a2'no'",
+            ),
+            says(
+                "END",
+                2,
+                json!({"err": {"code": "permission_denied", "reason": "pb.scope_denied",
+                               "retry": "no"}}),
+            ),
+        ),
+        vector(
+            "cancel-parent",
+            Host,
+            Open,
+            "call 3 was cancelled, and so is what was called for it",
+            &frame(0x13, 2, "81 a6'reason' a6'parent'"),
+            says("CANCEL", 2, json!({"reason": "parent"})),
+        )
+        .made_by(|| {
+            written_at(Open, L3, |pair| {
+                frame(0x13, 3, "80")
+                    .pieces()
+                    .iter()
+                    .for_each(|it| feed(&mut pair.plugin, &it.bytes));
+                pair.plugin.outbox().take().to_vec()
+            })
+        }),
+    ];
+    vectors.into_iter().map(|vector| vector.at(L3)).collect()
+}
+
+fn input() -> Vec<Valid> {
+    let vectors = [
+        vector(
+            "call-in",
+            Plugin,
+            Active,
+            "items of the caller follow",
+            &frame(0x10, 3, "82 a6'method' ac'sandbox.exec' a2'in' c3")
+                .body("82 a3'box' a2'b1' a4'argv' 91 a3'cat'"),
+            says("CALL", 3, json!({"method": "sandbox.exec", "in": true}))
+                .body(json!({"box": "b1", "argv": ["cat"]})),
+        )
+        .made_by(|| {
+            written_at(Active, L4, |pair| {
+                let body = bytes("82 a3'box' a2'b1' a4'argv' 91 a3'cat'").into();
+                let call =
+                    Outgoing { method: "sandbox.exec", input: true, body, ..Outgoing::default() };
+                match pair.host.call(&call, NOW) {
+                    Ok(_) => pair.host.outbox().take().to_vec(),
+                    Err(_) => Vec::new(),
+                }
+            })
+        }),
+        vector(
+            "input",
+            Plugin,
+            Open,
+            "an item of the caller",
+            &frame(0x11, 7, "80").body("81 a5'stdin' c403'hi' 0a"),
+            says("ITEM", 7, json!({})).raw("81 a5'stdin' c403'hi' 0a"),
+        ),
+        vector(
+            "input-end",
+            Plugin,
+            Open,
+            "the caller has nothing more to say",
+            &frame(0x12, 7, "80"),
+            says("END", 7, json!({})),
+        )
+        .made_by(|| {
+            written_at(Open, L4, |pair| {
+                pair.host.end_input(CallId(7));
+                pair.host.outbox().take().to_vec()
+            })
+        }),
+        vector(
+            "input-late",
+            Plugin,
+            Active,
+            "for a call that is over: ignored",
+            &frame(0x11, 1, "80").body("c0"),
+            says("ITEM", 1, json!({})).body(Value::Null),
+        ),
+        vector(
+            "credit-for-input",
+            Host,
+            Open,
+            "the callee pays too",
+            &frame(0x14, 7, "81 a1'n' cd1000"),
+            says("CREDIT", 7, json!({"n": 4096})),
+        ),
+        stream(
+            "input-after-cancel",
+            Plugin,
+            Open,
+            "what a caller still says after its CANCEL breaks nothing",
+            [frame(0x13, 7, "80"), frame(0x11, 7, "80").body("c0"), frame(0x12, 7, "80")]
+                .iter()
+                .flat_map(Frame::pieces)
+                .collect(),
+            vec![
+                says("CANCEL", 7, json!({})),
+                says("ITEM", 7, json!({})).body(Value::Null),
+                says("END", 7, json!({})),
+            ],
+        ),
+    ];
+    vectors.into_iter().map(|vector| vector.at(L4)).collect()
+}
+
 // ── How an implementation comes to write them ─────────────────────────────────
 
 fn announce(name: &str, version: &str, sdk: Option<&str>) -> Announce {
@@ -756,7 +1052,15 @@ fn greeting(plugin: Announce) -> Vec<u8> {
 /// What somebody writes in a state; nothing if the state cannot be reached, which
 /// then shows as a difference.
 fn written(state: State, act: impl FnOnce(&mut Pair) -> Vec<u8>) -> Vec<u8> {
-    pair(state).map(|mut pair| act(&mut pair)).unwrap_or_default()
+    written_at(state, L0, act)
+}
+
+fn written_at(
+    state: State,
+    level: super::Level,
+    act: impl FnOnce(&mut Pair) -> Vec<u8>,
+) -> Vec<u8> {
+    pair(state, level).map(|mut pair| act(&mut pair)).unwrap_or_default()
 }
 
 /// What a plugin answers at once to a frame.
