@@ -202,7 +202,8 @@ static bool takes_stray(pb_value body) {
     bool child = pb_is_text(via, "child");
     return is_map(body) && has(body, "text", PB_STR, true) &&
            (child || pb_is_text(via, "print") || pb_is_text(via, "stderr")) &&
-           has_uint(body, "bytes", UINT32_MAX, false) && has(body, "stay", PB_BOOL, false) && (child || !flag(body, "stay"));
+           has_uint(body, "bytes", UINT32_MAX, false) && has(body, "stay", PB_BOOL, false) &&
+           (child || !flag(body, "stay"));
 }
 static void write_all(int fd, const char *at, size_t len) {
     while (len) {
@@ -312,7 +313,8 @@ static bool all_text(pb_value array) {
 static bool is_config(pb_value config) {
     return config.len == 0 ||
            (is_map(config) && has_uint(config, "slow_ms", (UINT64_C(1) << 53) - 1, false) &&
-            has(config, "fail", PB_STR, false) && has(config, "need", PB_ARRAY, false) && all_text(pb_field(config, "need")) &&
+            has(config, "fail", PB_STR, false) && has(config, "need", PB_ARRAY, false) &&
+            all_text(pb_field(config, "need")) &&
             has(config, "provides", PB_ARRAY, false) && all_text(pb_field(config, "provides")));
 }
 

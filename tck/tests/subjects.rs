@@ -151,3 +151,96 @@ fn the_checks_can_be_listed_and_explained() {
         assert!(guide.contains(&format!("| {id} |")), "{id} is not in CHECKS.md");
     }
 }
+
+/// Where the tutorial builds an SDK, a file for each level.
+const STEPS: &str = "sdk-spec/tutorial/sdk";
+
+/// A report as the tutorial shows it: without groups of which nothing applies, and without what
+/// another run or one more check of another kind would change.
+fn shown(out: &str) -> String {
+    let mut shown = String::new();
+    for line in out.lines().filter(|line| !line.starts_with('–')) {
+        let kept: Vec<&str> = line.split("  ").filter(|part| !part.ends_with(" n/a")).collect();
+        let kept = kept.join("  ");
+        let total = kept.contains(" MUST, ").then(|| kept.rsplit_once(", ")).flatten();
+        shown.extend([total.map_or(&kept[..], |(kept, _)| kept), "\n"]);
+    }
+    shown
+}
+
+/// Each step of the tutorial says what the suite answers, and the groups that it is tried with.
+/// `UPDATE_TUTORIAL=1` writes the answers anew.
+#[test]
+fn the_steps_of_the_tutorial_are_answered_as_it_says() {
+    let text = fs::read_to_string(Path::new(ROOT).join("sdk-spec/TUTORIAL.md")).unwrap();
+    for level in ["l0", "l1", "l2", "l3", "l4"] {
+        let program = format!("{STEPS}/{level}.py");
+        let asked =
+            text.lines().find(|line| line.starts_with("$ plugbay-tck") && line.ends_with(&program));
+        let asked = asked.unwrap_or_else(|| panic!("TUTORIAL.md has no command for {program}"));
+        let options = asked["$ plugbay-tck sdk".len()..].split(" -- ").next().unwrap();
+        let mut args = vec!["sdk", "--time-scale", "3"];
+        args.extend(options.split_whitespace());
+        args.extend(["--", "python3", "-B", &program]);
+        let ended = tck(&args);
+        assert_eq!(ended.code, Some(0), "{}{}", ended.out, ended.err);
+        let file = Path::new(ROOT).join(STEPS).join(format!("{level}.txt"));
+        let out = shown(&ended.out);
+        if std::env::var_os("UPDATE_TUTORIAL").is_some() {
+            fs::write(file, out).unwrap();
+        } else if !ended.out.contains("\nwarn ") {
+            // A SHOULD that this machine had no time for is told, and no other difference.
+            let again = "UPDATE_TUTORIAL=1 cargo test -p plugbay-tck tutorial; then copy it there";
+            assert_eq!(fs::read_to_string(file).unwrap(), out, "{again}");
+        }
+    }
+}
+
+/// The faults that the tutorial tells of, made on purpose.
+#[test]
+fn what_the_tutorial_says_about_forgetting_is_true() {
+    let text = fs::read_to_string(Path::new(ROOT).join("sdk-spec/TUTORIAL.md")).unwrap();
+    let faults = [
+        (
+            "l0",
+            "self.stage == ACTIVATING or self.stage == READY and not activate",
+            "False",
+            "IG-01",
+        ),
+        ("l0", "os.dup2(2, 1), ", "", "RB-08"),
+        ("l1", "            self.open[id].cancelled = True\n", "            pass\n", "CN-01"),
+        (
+            "l1",
+            "            self.queue.append((data, weight))",
+            "            return self.write(data)",
+            "RB-07",
+        ),
+        ("l2", "            self.wait_for(lambda: self.credit > 0)\n", "", "ST-03"),
+        ("l2", "            self.changed.notify_all()\n", "            pass\n", "ST-04"),
+        ("l3", "has(grant, method) and (left is None or has(left, method))", "True", "SC-03"),
+        ("l3", "self.give_up(child, \"parent\")", "pass", "CN-10"),
+        ("l4", "self.plugin.send(CREDIT, self.id, {\"n\": self.unpaid})", "pass", "ST-11"),
+    ];
+    for (level, find, replace, check) in faults {
+        let folder = tempfile::tempdir().unwrap();
+        let mut found = 0;
+        for entry in fs::read_dir(Path::new(ROOT).join(STEPS)).unwrap() {
+            let path = entry.unwrap().path();
+            if path.extension().is_some_and(|ending| ending == "py") {
+                let source = fs::read_to_string(&path).unwrap();
+                let own = path.ends_with(format!("{level}.py")) || path.ends_with("wire.py");
+                let times = if own { source.matches(find).count() } else { 0 };
+                found += times;
+                let wrong = if times == 0 { source } else { source.replacen(find, replace, 1) };
+                fs::write(folder.path().join(path.file_name().unwrap()), wrong).unwrap();
+            }
+        }
+        assert!(found > 0, "{level}: there is no {find:?} to forget");
+        let program = folder.path().join(format!("{level}.py"));
+        let program = program.to_str().unwrap();
+        let ended = tck(&["sdk", "--check", check, "--", "python3", "-B", program]);
+        let told = format!("fail {check} ");
+        assert!(ended.out.contains(&told), "{level} without {find:?}: {}{}", ended.out, ended.err);
+        assert!(text.contains(&format!("| **{check}** ")), "TUTORIAL.md does not tell of {check}");
+    }
+}

@@ -118,7 +118,8 @@ pub(super) const CHECKS: &[Check] = &[
         "LC-10",
         "does not wait for its calls when its stdin is over",
         &["R-LC-20", "R-PR-12"],
-        &[Need::Tck("sleep")],
+        // One that does not read while a call runs cannot know.
+        &[Need::Tck("sleep"), Need::Feature("async")],
         |c| {
             let mut s = c.active()?;
             s.call("tck.sleep", map! {"ms": 60_000});
