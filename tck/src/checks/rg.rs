@@ -6,7 +6,8 @@ use crate::{
     case::{HANDSHAKE, hello},
     check::{Check, Need, Stop, must, should},
     codec::HELLO,
-    session::{Session, code},
+    list, map,
+    session::{Session, code, refusal},
     value::Value,
 };
 
@@ -110,25 +111,38 @@ pub(super) const CHECKS: &[Check] = &[
         }
         Ok(())
     }),
-    must("RG-04", "has no methods of what it does not provide", &["R-GT-07"], ACTIVE, |c| {
-        let mut s = c.active()?;
-        let kinds = c.profile().kinds();
-        let methods = [
-            ("tool", "tool.call"),
-            ("model", "model.generate"),
-            ("policy", "policy.check"),
-            ("memory", "memory.search"),
-            ("sandbox", "sandbox.open"),
-            ("runtime", "session.open"),
-        ];
-        for (kind, method) in methods {
-            if !kinds.contains(kind) {
-                let id = s.call(method, ());
-                s.refused(id, &code("unimplemented"))?;
+    must(
+        "RG-04",
+        "has no methods of what it does not provide",
+        &["R-GT-07", "R-TK-02"],
+        ACTIVE,
+        |c| {
+            let mut s = c.active()?;
+            let kinds = c.profile().kinds();
+            let methods = [
+                ("tool", "tool.call"),
+                ("model", "model.generate"),
+                ("policy", "policy.check"),
+                ("memory", "memory.search"),
+                ("sandbox", "sandbox.open"),
+                ("runtime", "session.open"),
+            ];
+            for (kind, method) in methods {
+                if !kinds.contains(kind) {
+                    let id = s.call(method, ());
+                    s.refused(id, &code("unimplemented"))?;
+                }
             }
-        }
-        super::serves(c, &mut s)
-    }),
+            super::serves(c, &mut s)?;
+            if c.profile().has("tck", "sleep") {
+                let mut s = c.active_as(map! {"config": map! {"provides": list!["e*"]}})?;
+                let id = s.call("tck.sleep", map! {"ms": 0});
+                s.refused(id, &refusal("unimplemented", "pb.unknown_method", "no"))?;
+                s.lives()?;
+            }
+            Ok(())
+        },
+    ),
     must(
         "RG-05",
         "has schemas that are whole and for objects",

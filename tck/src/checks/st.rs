@@ -351,4 +351,15 @@ pub(super) const CHECKS: &[Check] = &[
         let due = i128::from(c.profile().window) / 8;
         s.holds(mean >= due, &format!("grants of at least {due} B on average"), mean)
     }),
+    must(
+        "ST-21",
+        "takes a call without input for one whose input is empty",
+        &["R-ST-21"],
+        SINK,
+        |c| {
+            let mut s = c.active()?;
+            let result = s.ask("tck.sink", map! {})?;
+            s.holds(result.int("n") == Some(0), "the result of no items", &result)
+        },
+    ),
 ];
