@@ -169,4 +169,20 @@ pub(super) const CHECKS: &[Check] = &[
         let exit = s.exits(GRACE)?;
         s.holds(exit != Exit::Signal(Signal::SIGKILL as i32), "an end of its own", exit)
     }),
+    must(
+        "LC-14",
+        "ends without a word when nobody reads what it writes",
+        &["R-PR-17"],
+        ACTIVE,
+        |c| {
+            let mut s = c.active()?;
+            s.fence()?;
+            let before = s.stderr();
+            s.close_stdout();
+            s.ping(());
+            s.exits_with(0, GRACE + Duration::from_secs(1))?;
+            let after = s.stderr();
+            s.holds(before == after, "nothing more on its stderr", format!("{after:?}"))
+        },
+    ),
 ];
