@@ -54,6 +54,8 @@ enum Command {
         /// Such as CN-04
         id: String,
     },
+    /// Print the JSON Schema of what --json prints
+    Schema,
     /// Print a script that completes commands in a shell
     Completions {
         /// Which shell
@@ -132,6 +134,10 @@ fn main() -> ExitCode {
         Command::Run(trial) => judge(&trial, None),
         Command::List { json } => list(json),
         Command::Explain { id } => explain(&id),
+        Command::Schema => {
+            print!("{}", machine::SCHEMA);
+            ExitCode::SUCCESS
+        }
         Command::Completions { shell } => {
             let mut command = <Cli as clap::CommandFactory>::command();
             clap_complete::generate(shell, &mut command, "plugbay-tck", &mut std::io::stdout());

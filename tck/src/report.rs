@@ -62,14 +62,16 @@ pub struct Summary {
     pub should: Counts,
 }
 
-/// Checks by how they ended.
+/// Checks by how they ended; the keys are those of [`Status::as_str`].
 #[derive(Clone, Copy, Debug, Default, Serialize)]
+#[serde(rename_all = "kebab-case")]
 pub struct Counts {
     pub pass: usize,
     pub fail: usize,
     pub warn: usize,
     pub xfail: usize,
     pub xpass: usize,
+    #[serde(rename = "n/a")]
     pub na: usize,
     pub blocked: usize,
     pub inconclusive: usize,

@@ -9,7 +9,7 @@ use std::{
     time::Instant,
 };
 
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 
 use crate::{
     case::{Case, Subject},
@@ -18,9 +18,8 @@ use crate::{
     transcript::Line,
 };
 
-/// How a check ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-#[serde(rename_all = "kebab-case")]
+/// How a check ended. Every report spells it as [`Status::as_str`] does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Status {
     /// The subject does what the rule says.
     Pass,
@@ -33,7 +32,6 @@ pub enum Status {
     /// It does, and the baseline says otherwise: the baseline is stale.
     XPass,
     /// The subject does not declare what the check is about.
-    #[serde(rename = "n/a")]
     Na,
     /// What has to work first did not.
     Blocked,
@@ -43,7 +41,25 @@ pub enum Status {
     HarnessError,
 }
 
+impl Serialize for Status {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(self.as_str())
+    }
+}
+
 impl Status {
+    pub const ALL: [Self; 9] = [
+        Self::Pass,
+        Self::Fail,
+        Self::Warn,
+        Self::XFail,
+        Self::XPass,
+        Self::Na,
+        Self::Blocked,
+        Self::Inconclusive,
+        Self::HarnessError,
+    ];
+
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Pass => "pass",

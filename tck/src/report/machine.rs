@@ -11,7 +11,10 @@ use crate::{
     run::{Outcome, Status},
 };
 
-/// JSON as `schema/report.json` describes it. Bodies are left out unless asked for.
+/// What [`json`] and the report on an unfit subject look like: JSON Schema 2020-12.
+pub const SCHEMA: &str = include_str!("../../schema/report.json");
+
+/// JSON as [`SCHEMA`] describes it. Bodies are left out unless asked for.
 pub fn json(report: &Report, bodies: bool) -> Value {
     let mut value = serde_json::to_value(report).unwrap_or(Value::Null);
     let results = value.get_mut("results").and_then(Value::as_array_mut);

@@ -1,0 +1,141 @@
+//! What is told of a run: in every form, whatever came of it.
+
+use std::{fs, path::Path, process::Command};
+
+use plugbay_tck::{report::machine, run::Status};
+use serde_json::Value;
+use tempfile::TempDir;
+
+const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
+
+struct Ended {
+    code: Option<i32>,
+    out: String,
+    err: String,
+}
+
+impl Ended {
+    #[track_caller]
+    fn json(&self) -> Value {
+        serde_json::from_str(&self.out).unwrap_or_else(|error| panic!("{error}: {}", self.out))
+    }
+}
+
+/// A folder with plugins that have a fault each, made of the one of the tutorial.
+struct Subjects(TempDir);
+
+impl Subjects {
+    fn new() -> Self {
+        Self(TempDir::new().unwrap())
+    }
+
+    fn at(&self, name: &str) -> String {
+        self.0.path().join(name).to_str().unwrap().to_owned()
+    }
+
+    fn write(&self, name: &str, text: &str) -> String {
+        fs::write(self.at(name), text).unwrap();
+        self.at(name)
+    }
+
+    /// The plugin of the tutorial with one text of it replaced.
+    fn greet(&self, from: &str, to: &str) -> String {
+        let right = fs::read_to_string(Path::new(ROOT).join("sdk-spec/tutorial/greet.py")).unwrap();
+        let wrong = right.replace(from, to);
+        assert_ne!(right, wrong);
+        self.write("greet.py", &wrong)
+    }
+
+    /// It serves before it is active: IG-01 and others fail.
+    fn ungated(&self) -> String {
+        self.greet("if not active and not activate:", "if False:")
+    }
+
+    /// It greets once in its life, and then never again: nothing that needs a handshake works.
+    fn shy(&self) -> String {
+        let marker = self.at("marker");
+        let text = format!(
+            "if [ -e {marker} ]; then exit 1; fi; touch {marker}; exec python3 sdk-spec/tutorial/greet.py"
+        );
+        self.write("shy.sh", &text)
+    }
+}
+
+fn tck(args: &[&str]) -> Ended {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_plugbay-tck"));
+    let output = command.args(args).current_dir(ROOT).env("NO_COLOR", "1").output().unwrap();
+    let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+    Ended { code: output.status.code(), out: text(output.stdout), err: text(output.stderr) }
+}
+
+#[track_caller]
+fn conforms(report: &Value) {
+    let schema: Value = serde_json::from_str(machine::SCHEMA).unwrap();
+    let validator = jsonschema::draft202012::new(&schema).unwrap();
+    // Of the two forms, the one that is meant, so that what is wrong can be read.
+    let meant = if report.get("error").is_some() { "unfit" } else { "report" };
+    let mut one = schema.clone();
+    one["oneOf"] = serde_json::json!([{ "$ref": format!("#/$defs/{meant}") }]);
+    let errors: Vec<String> = jsonschema::draft202012::new(&one)
+        .unwrap()
+        .iter_errors(report)
+        .flat_map(|error| error.to_string().lines().take(3).map(str::to_owned).collect::<Vec<_>>())
+        .collect();
+    assert!(validator.is_valid(report), "{errors:#?}");
+}
+
+fn statuses(report: &Value) -> Vec<&str> {
+    report["results"].as_array().unwrap().iter().map(|it| it["status"].as_str().unwrap()).collect()
+}
+
+#[test]
+fn every_report_is_what_the_schema_says() {
+    let subjects = Subjects::new();
+    let (ungated, shy) = (subjects.ungated(), subjects.shy());
+    let cases: [(&[&str], i32, &[&str]); 5] = [
+        (&["--group", "HS", "--", "python3", "sdk-spec/tutorial/greet.py"], 0, &["pass"]),
+        (&["--group", "IG", "--", "python3", &ungated], 1, &["fail", "pass"]),
+        (&["--group", "IG", "--bodies", "--", "python3", &ungated], 1, &["fail"]),
+        (&["--group", "ST", "--", "python3", "sdk-spec/tutorial/greet.py"], 0, &["n/a"]),
+        (&["--group", "IG", "--", "sh", &shy], 1, &["blocked"]),
+    ];
+    for (args, code, due) in cases {
+        let ended = tck(&[&["plugin", "--json"], args].concat());
+        assert_eq!(ended.code, Some(code), "{args:?}: {}{}", ended.out, ended.err);
+        let report = ended.json();
+        conforms(&report);
+        for status in due {
+            assert!(statuses(&report).contains(status), "{status} in {:?}", statuses(&report));
+        }
+        let counted = |status: &str| {
+            let of = |level: &str| report["summary"][level][status].as_u64().unwrap();
+            of("must") + of("should")
+        };
+        for status in Status::ALL.map(Status::as_str) {
+            let told = statuses(&report).iter().filter(|it| **it == status).count() as u64;
+            assert_eq!(counted(status), told, "{status} in {args:?}");
+        }
+    }
+    let ended = tck(&["plugin", "--json", "--", "true"]);
+    assert_eq!(ended.code, Some(3));
+    conforms(&ended.json());
+    assert_eq!(ended.json()["error"]["kind"], "unfit");
+}
+
+#[test]
+fn the_schema_can_be_printed_and_knows_every_status() {
+    let ended = tck(&["schema"]);
+    assert_eq!((ended.code, ended.out.as_str()), (Some(0), machine::SCHEMA));
+    let schema = ended.json();
+    let known = schema["$defs"]["status"]["enum"].as_array().unwrap();
+    let all: Vec<Value> = Status::ALL.map(|it| it.as_str().into()).to_vec();
+    assert_eq!(*known, all);
+    for status in Status::ALL {
+        assert_eq!(serde_json::to_value(status).unwrap(), status.as_str());
+    }
+    // A report that is not one is refused, so the tests above can fail.
+    let validator = jsonschema::draft202012::new(&schema).unwrap();
+    for wrong in [serde_json::json!({}), serde_json::json!({"tck": "0", "error": {}})] {
+        assert!(!validator.is_valid(&wrong), "{wrong}");
+    }
+}
