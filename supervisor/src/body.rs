@@ -1,17 +1,29 @@
-//! The bodies of `tool.call`: arguments from JSON, and results.
-//!
-//! Every call passes here twice, so both ways are written by hand as far as nearly all
-//! calls need it.
+//! Bodies: of any kind, and the arguments and results of `tool.call`, which every call of
+//! a tool passes twice, so both ways are written by hand as far as nearly all need it.
 
 use std::fmt;
 
 use base64::{Engine, prelude::BASE64_STANDARD};
 use bytes::Bytes;
 use plugbay_protocol::contract::Block;
-use serde::{Deserialize, Deserializer, de};
+use serde::{Deserialize, Deserializer, Serialize, de, de::DeserializeOwned};
 use serde_json::{Map, Number, Value};
 
 use crate::call::Output;
+
+// ── Any ────────────────────────────────────────────────────────────────────────
+
+/// Plain data as a body. What has no form in MessagePack becomes an empty one.
+pub(crate) fn encode<T: Serialize + ?Sized>(body: &T) -> Bytes {
+    Bytes::from(rmp_serde::to_vec_named(body).unwrap_or_default())
+}
+
+/// Reads a body; an empty one is nil. The error quotes nothing of it.
+pub(crate) fn decode<T: DeserializeOwned>(body: &[u8]) -> Result<T, String> {
+    let body = if body.is_empty() { b"\xc0" } else { body };
+    plugbay_protocol::check_body(body).map_err(|why| why.to_string())?;
+    rmp_serde::from_slice(body).map_err(|_| "it has another shape than the spec gives it".into())
+}
 
 // ── Arguments ──────────────────────────────────────────────────────────────────
 

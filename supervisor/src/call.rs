@@ -7,12 +7,13 @@ use std::{
 };
 
 use base64::{Engine, prelude::BASE64_STANDARD};
-use plugbay_protocol::contract::Block;
+use plugbay_protocol::{Details, contract::Block};
 use serde_json::{Map, Value};
 
 use crate::{
     link::{OnProgress, Progress},
     manifest::names::covers,
+    service::Origin,
 };
 
 /// One call of one tool.
@@ -33,12 +34,23 @@ pub struct Call {
     pub(crate) deadline: Option<Duration>,
     pub(crate) idle: Option<Duration>,
     pub(crate) on_progress: Option<OnProgress>,
+    pub(crate) details: Option<Arc<Details>>,
+    /// On whose behalf, if a plugin makes it.
+    pub(crate) origin: Option<Arc<Origin>>,
 }
 
 impl Call {
     /// Calls `tool`, by its registry name, with an object of arguments.
     pub fn new(tool: impl Into<String>, args: Value) -> Self {
-        Self { tool: tool.into(), args, deadline: None, idle: None, on_progress: None }
+        Self {
+            tool: tool.into(),
+            args,
+            deadline: None,
+            idle: None,
+            on_progress: None,
+            details: None,
+            origin: None,
+        }
     }
 
     /// The registry name of the tool.
@@ -61,12 +73,28 @@ impl Call {
         self
     }
 
+    /// Leaves the plugin, of all that it was granted, only these scopes while it works on
+    /// this call; none of them leaves it nothing. \[R-SC-08\]
+    #[must_use]
+    pub fn scopes(mut self, scopes: impl IntoIterator<Item = impl Into<String>>) -> Self {
+        narrow(&mut self.details, scopes);
+        self
+    }
+
     /// Is told about progress. It runs on the connection's task and must not block.
     #[must_use]
     pub fn on_progress(mut self, told: impl Fn(Progress) + Send + Sync + 'static) -> Self {
         self.on_progress = Some(Arc::new(told));
         self
     }
+}
+
+pub(crate) fn narrow(
+    details: &mut Option<Arc<Details>>,
+    scopes: impl IntoIterator<Item = impl Into<String>>,
+) {
+    let details = Arc::make_mut(details.get_or_insert_default());
+    details.scopes = Some(scopes.into_iter().map(Into::into).collect());
 }
 
 impl fmt::Debug for Call {

@@ -2,7 +2,7 @@
 
 use std::{fmt, sync::Arc, time::Duration};
 
-use plugbay_protocol::{Budget, Fault, Retry};
+use plugbay_protocol::{Budget, Code, Fault, Retry};
 
 use crate::{plan::Effect, reason::Reason, status::State};
 
@@ -72,6 +72,12 @@ pub enum CallError {
         why: String,
         /// When to try again.
         after: Duration,
+    },
+    /// It could only wait for the calls that led to it, which wait for it.
+    #[error("{plugin} has no slot left but those of the calls that led to this one")]
+    WouldDeadlock {
+        /// The plugin.
+        plugin: Arc<str>,
     },
     /// The arguments do not fit the tool's schema.
     #[error("the arguments do not fit {tool}: {}", problems.join("; "))]
@@ -207,6 +213,7 @@ impl CallError {
             | Self::Denied { .. }
             | Self::Inactive { .. }
             | Self::Busy { .. }
+            | Self::WouldDeadlock { .. }
             | Self::BadArguments { .. } => Ran::No,
             // Only `safe` promises that nothing of it ran. [R-ER-11] [R-ER-12]
             Self::Failed { fault, .. } => match fault.retry {
@@ -224,6 +231,7 @@ impl CallError {
         match self {
             Self::NotFound { .. }
             | Self::Denied { .. }
+            | Self::WouldDeadlock { .. }
             | Self::BadArguments { .. }
             | Self::BadResult { .. } => RetryAdvice::Never,
             Self::Inactive { after: None, .. } => RetryAdvice::Never,
@@ -254,6 +262,7 @@ impl CallError {
             Self::Inactive { state: State::Quarantined, .. } => "PB0509",
             Self::Inactive { .. } => "PB0503",
             Self::Busy { .. } => "PB0504",
+            Self::WouldDeadlock { .. } => "PB0515",
             Self::BadArguments { .. } => "PB0402",
             Self::Failed { .. } => "PB0508",
             Self::TimedOut { .. } => "PB0505",
@@ -287,6 +296,9 @@ impl CallError {
             }
             Self::Inactive { .. } => "This tool is not available right now.".to_owned(),
             Self::Busy { .. } => "This tool is busy.".to_owned(),
+            Self::WouldDeadlock { .. } => {
+                return "This tool is waiting for you. Go on without calling it again.".into();
+            }
             Self::Failed { fault, .. } => match fault.text() {
                 Some(text) => format!("The tool failed: {}.", text.trim_end_matches('.')),
                 None => format!("The tool failed: {}.", fault.code.as_str().replace('_', " ")),
@@ -315,6 +327,34 @@ impl CallError {
             (Ran::Yes, _) => String::new(),
         };
         format!("{what} {next}").trim_end().to_owned()
+    }
+}
+
+impl From<&CallError> for Fault {
+    /// As the answer to a plugin that made the call.
+    fn from(error: &CallError) -> Self {
+        let retry = match (error.ran(), error.retry()) {
+            (_, RetryAdvice::Never) => Retry::No,
+            (Ran::No, RetryAdvice::After(_)) => Retry::Safe,
+            (_, RetryAdvice::After(_) | RetryAdvice::IfIdempotent) => Retry::Maybe,
+        };
+        let fault = |code| Self::new(code).retry(retry).message(&error.for_model());
+        match error {
+            CallError::NotFound { .. } => fault(Code::NotFound).because("pb.unknown_tool"),
+            CallError::Denied { .. } => fault(Code::PermissionDenied),
+            CallError::Inactive { .. } | CallError::Lost { .. } => fault(Code::Unavailable),
+            CallError::Busy { after, .. } => {
+                let ms = u64::try_from(after.as_millis()).unwrap_or(u64::MAX);
+                Self { after: Some(ms), ..fault(Code::ResourceExhausted) }
+            }
+            CallError::WouldDeadlock { .. } => {
+                fault(Code::ResourceExhausted).because("pb.would_deadlock")
+            }
+            CallError::BadArguments { .. } => fault(Code::InvalidArgument).because("pb.bad_args"),
+            CallError::Failed { fault, .. } => fault.clone(),
+            CallError::TimedOut { .. } => fault(Code::DeadlineExceeded),
+            CallError::BadResult { .. } => fault(Code::Internal),
+        }
     }
 }
 

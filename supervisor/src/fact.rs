@@ -13,9 +13,13 @@ use std::{
 };
 
 use plugbay_protocol::Level;
-use tokio::sync::broadcast;
+use tokio::{sync::broadcast, time::Instant};
 
-use crate::{error::Ran, reason::Reason, status::State};
+use crate::{
+    error::{CallError, Ran},
+    reason::Reason,
+    status::State,
+};
 
 /// Something that happened.
 #[derive(Clone, Debug)]
@@ -228,6 +232,70 @@ impl Facts {
         let stream = self.0.stream.subscribe();
         self.0.readers.fetch_add(1, Ordering::AcqRel);
         Events { stream, next: *next, said: Arc::downgrade(&self.0) }
+    }
+}
+
+/// Tells the facts of one call: started, and then exactly one of ended and dropped.
+#[derive(Debug)]
+pub(crate) struct Seen {
+    pub(crate) began: Instant,
+    /// `None` if nobody listens.
+    told: Option<Told>,
+}
+
+#[derive(Debug)]
+struct Told {
+    facts: Facts,
+    call: u64,
+    tool: Arc<str>,
+    caller: Arc<str>,
+    ended: bool,
+}
+
+impl Seen {
+    pub(crate) fn begin(facts: &Facts, call: u64, tool: &Arc<str>, caller: &Arc<str>) -> Self {
+        let told = facts.heard().then(|| Told {
+            facts: facts.clone(),
+            call,
+            tool: Arc::clone(tool),
+            caller: Arc::clone(caller),
+            ended: false,
+        });
+        Self { began: Instant::now(), told }
+    }
+
+    pub(crate) fn started(&self) {
+        if let Some(Told { facts, call, tool, caller, .. }) = &self.told {
+            let (tool, caller) = (Arc::clone(tool), Arc::clone(caller));
+            facts.say(Fact::CallStarted { call: *call, tool, caller });
+        }
+    }
+
+    /// With one word for what came of it, or the error.
+    pub(crate) fn end(&mut self, outcome: Result<&'static str, &CallError>) {
+        let Some(Told { facts, call, tool, caller, ended }) = &mut self.told else { return };
+        *ended = true;
+        let (outcome, ran) = match outcome {
+            Ok(word) => (word, Ran::Yes),
+            Err(error) => (error.code(), error.ran()),
+        };
+        facts.say(Fact::CallEnded {
+            call: *call,
+            tool: Arc::clone(tool),
+            caller: Arc::clone(caller),
+            outcome,
+            ran,
+            took: self.began.elapsed(),
+        });
+    }
+}
+
+impl Drop for Told {
+    fn drop(&mut self) {
+        if !self.ended {
+            let tool = Arc::clone(&self.tool);
+            self.facts.say(Fact::CallDropped { call: self.call, tool });
+        }
     }
 }
 

@@ -16,8 +16,8 @@ use plugbay_protocol::{
     Announce, Close, Failure, Features, Identity, Limits, Outgoing, Over, Patience, Violation,
     Welcome,
     contract::{Activate, Activated, Deactivate, Manifest, Provide},
+    scope::may_be_granted,
 };
-use serde::{Serialize, de::DeserializeOwned};
 use tokio::{
     sync::{broadcast, mpsc, oneshot},
     task::JoinHandle,
@@ -25,6 +25,7 @@ use tokio::{
 };
 
 use crate::{
+    body::{decode, encode},
     breaker::Breaker,
     error::presentable,
     fact::{Fact, Facts},
@@ -80,6 +81,8 @@ struct Run {
     up_since: SystemTime,
     active_since: Option<Instant>,
     provides: Vec<Provide>,
+    /// The scopes it would use.
+    wants: Vec<String>,
     /// Its word for why it wants to be replaced, until that can be done, and whether it
     /// asked as soon as it was up.
     retiring: Option<(String, bool)>,
@@ -536,6 +539,7 @@ impl Keeper {
             self.name(),
             self.facts.clone(),
             announce,
+            self.registry.services(),
             launched.stdin,
             launched.stdout,
         );
@@ -561,6 +565,7 @@ impl Keeper {
             up_since: SystemTime::now(),
             active_since: None,
             provides: Vec::new(),
+            wants: Vec::new(),
             retiring: None,
             asked: None,
             let_go: false,
@@ -592,9 +597,9 @@ impl Keeper {
         });
         self.peer = Some((peer.name.clone(), peer.version.clone()));
         match check_hello(&self.plan, &welcome) {
-            Ok(provides) => {
+            Ok(manifest) => {
                 if let Some(run) = &mut self.run {
-                    run.provides = provides;
+                    (run.provides, run.wants) = (manifest.provides, manifest.wants);
                 }
                 self.event(Event::Greeted, Reason::StartingUp { greeted: true });
             }
@@ -603,8 +608,14 @@ impl Keeper {
     }
 
     fn activate(&mut self) {
+        let Some(run) = &self.run else { return };
+        // What it does not want it is not granted, whatever the operator says. [R-SC-04]
+        let granted = self.plan.grant_scopes.iter();
+        let grant: Vec<String> =
+            granted.filter(|it| may_be_granted(&run.wants, it)).cloned().collect();
+        run.link.grant(grant.clone());
         let body = encode(&Activate {
-            grant: self.plan.grant_scopes.clone(),
+            grant,
             config: self.plan.config.clone(),
             secrets: self.plan.secrets.iter().map(|(k, v)| (k.clone(), v.0.clone())).collect(),
         });
@@ -614,7 +625,7 @@ impl Keeper {
 
     fn activated(&mut self, outcome: Result<Bytes, Failure>) {
         match outcome {
-            Ok(body) => match decode::<Activated>(&body) {
+            Ok(body) => match decode::<Option<Activated>>(&body) {
                 Ok(activated) => self.open(activated.unwrap_or_default()),
                 Err(what) => {
                     let what = format!("the result of plugin.activate cannot be read: {what}");
@@ -647,6 +658,7 @@ impl Keeper {
                 narrowed.iter().any(|kept| kept.kind == it.kind && kept.name == it.name)
             });
         }
+        self.cell.provides.store(Arc::new(run.provides.clone()));
         let peer = run.link.peer_calls();
         run.link.open(self.plan.limits.concurrency.min(peer).max(1));
         let tools = listed(&self.plan, &run.provides);
@@ -933,7 +945,7 @@ fn announce(plan: &PluginPlan) -> Announce {
             frame: plan.limits.frame_bytes.max(Limits::FLOOR.frame),
             ..Limits::default()
         },
-        features: Features::ASYNC,
+        features: Features::ALL,
         manifest: Bytes::new(),
         patience: Patience {
             hello_ms: ms(timeouts.hello),
@@ -944,9 +956,9 @@ fn announce(plan: &PluginPlan) -> Announce {
     }
 }
 
-/// Whether the handshake fits the plan. What it provides, if so.
-fn check_hello(plan: &PluginPlan, welcome: &Welcome) -> Result<Vec<Provide>, String> {
-    let manifest = decode::<Manifest>(&welcome.manifest)
+/// Whether the handshake fits the plan. What it provides and wants, if so.
+fn check_hello(plan: &PluginPlan, welcome: &Welcome) -> Result<Manifest, String> {
+    let manifest = decode::<Option<Manifest>>(&welcome.manifest)
         .map_err(|what| format!("the manifest in its HELLO cannot be read: {what}"))?
         .unwrap_or_default();
     if let Some((id, version)) = &plan.identity {
@@ -977,7 +989,7 @@ fn check_hello(plan: &PluginPlan, welcome: &Welcome) -> Result<Vec<Provide>, Str
             ));
         }
     }
-    Ok(manifest.provides)
+    Ok(manifest)
 }
 
 /// The tools to list: granted, and truly provided.
@@ -1094,20 +1106,4 @@ fn explain(run: &Run, climbed: &Climbed, asked: &Reason) -> Reason {
             Some(verdict) => verdict.clone(),
         },
     }
-}
-
-fn encode<T: Serialize>(body: &T) -> Bytes {
-    // Writing plain data into memory cannot fail.
-    Bytes::from(rmp_serde::to_vec_named(body).unwrap_or_default())
-}
-
-/// A body, or `None` if it is empty. The error quotes nothing of it.
-fn decode<T: DeserializeOwned>(body: &[u8]) -> Result<Option<T>, String> {
-    if body.is_empty() {
-        return Ok(None);
-    }
-    plugbay_protocol::check_body(body).map_err(|why| why.to_string())?;
-    rmp_serde::from_slice(body)
-        .map(Some)
-        .map_err(|_| "it has another shape than the spec gives it".into())
 }

@@ -12,6 +12,7 @@
 mod body;
 mod breaker;
 mod call;
+mod errand;
 mod error;
 mod fact;
 mod gate;
@@ -25,9 +26,11 @@ pub mod manifest;
 pub mod plan;
 mod reason;
 mod registry;
+mod service;
 mod status;
 mod stderr;
 mod stop;
+mod stream;
 mod supervisor;
 
 pub use plugbay_protocol::{Budget, Close, Code, Fault, Level, Violation, contract::Block};
@@ -40,8 +43,10 @@ pub use self::{
     local::{LocalResult, LocalTool},
     plan::{Approval, Effect, Plan, PluginPlan, ToolPlan},
     reason::{Private, Reason},
-    registry::{Approver, Question, Refused, Registry, ToolInfo},
+    registry::{Approver, EntryInfo, Question, Refused, Registry, ToolInfo},
+    service::ServiceCall,
     status::{PluginStatus, State},
     stderr::StderrLine,
+    stream::{Input, Item, NotTaken, Reply, Request},
     supervisor::{Builder, LoadError, NoSuchPlugin, NotReady, Supervisor},
 };

@@ -20,20 +20,23 @@ use std::{
 use bytes::Bytes;
 use nix::fcntl::{FcntlArg, fcntl};
 use plugbay_protocol::{
-    Announce, CallId, CancelReason, Close, Conversation, Event, Failure, Features, Misuse, Note,
-    Outgoing, Over, Stage, Tick, Welcome, contract,
+    Announce, CallId, CancelReason, Close, Code, Conversation, Event, Failure, Fault, Features,
+    Incoming, Misuse, Note, Outgoing, Over, Stage, Tick, Welcome, contract,
 };
 use tokio::{
     io::AsyncReadExt,
     net::unix::pipe,
     runtime::{Handle, RuntimeFlavor},
     sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc, oneshot},
+    task::AbortHandle,
     time::{Instant, sleep_until},
 };
 
 use crate::{
     fact::{Fact, Facts},
     gate::Place,
+    service::{Origin, Services, service_call},
+    stream::Outlet,
 };
 
 /// Bodies from this size on are worth a larger pipe.
@@ -84,10 +87,13 @@ pub(crate) struct Waiter {
     pub(crate) on_progress: Option<OnProgress>,
     /// Proof of a running call. It lives here and not in the caller's future, so
     /// it is given back when the plugin has answered and not when the caller leaves.
-    #[expect(dead_code, reason = "it is held, not read")]
     pub(crate) permit: Option<OwnedSemaphorePermit>,
     /// The same for the plugin's count of calls in the house.
     pub(crate) place: Option<Place>,
+    /// Where its items go; without one they are dropped.
+    pub(crate) outlet: Option<Outlet>,
+    /// On whose behalf it is made.
+    pub(crate) origin: Option<Arc<Origin>>,
 }
 
 struct Waiting {
@@ -128,11 +134,16 @@ struct Shared {
     epoch: Instant,
     plugin: Arc<str>,
     facts: Facts,
+    services: Services,
 }
 
 struct State {
     conversation: Conversation,
     waiting: HashMap<CallId, Waiting, BuildHasherDefault<OwnId>>,
+    /// The services that work for the plugin now. \[R-RV-09\] bounds them.
+    serving: HashMap<CallId, AbortHandle, BuildHasherDefault<OwnId>>,
+    /// How many calls may run at once.
+    width: usize,
     stdin: Option<Arc<pipe::Sender>>,
     accepting: bool,
     /// What the I/O task sleeps until.
@@ -171,6 +182,8 @@ pub(crate) enum NotSent {
     Closed,
     /// The arguments make a frame larger than the plugin accepts.
     TooLarge { size: usize, max: u32 },
+    /// The plugin has not agreed on a feature that the call needs.
+    NotAgreed(&'static str),
 }
 
 impl Link {
@@ -180,6 +193,7 @@ impl Link {
         plugin: Arc<str>,
         facts: Facts,
         announce: Announce,
+        services: Services,
         stdin: pipe::Sender,
         stdout: pipe::Receiver,
     ) -> (Self, mpsc::UnboundedReceiver<News>, impl Future<Output = ()> + Send) {
@@ -187,6 +201,8 @@ impl Link {
         let state = State {
             conversation: Conversation::host(announce, Tick(0)),
             waiting: HashMap::default(),
+            serving: HashMap::default(),
+            width: 0,
             stdin: Some(Arc::new(stdin)),
             accepting: false,
             armed: Tick(0),
@@ -206,6 +222,7 @@ impl Link {
             epoch: now,
             plugin,
             facts,
+            services,
         }));
         // Unbounded and small: HELLO, one retirement, one Stuck for each call, one end.
         let (news, inbox) = mpsc::unbounded_channel();
@@ -241,6 +258,7 @@ impl Link {
     pub(crate) fn open(&self, width: usize) {
         let mut state = self.lock();
         state.accepting = true;
+        state.width = width;
         self.0.features.get_or_init(|| state.conversation.features());
         drop(state);
         self.0.slots.add_permits(width);
@@ -256,11 +274,11 @@ impl Link {
         self.lock().accepting = false;
     }
 
-    /// Takes no more calls, if none is open: the decision and the shutting are one
+    /// Takes no more calls, if none is open either way: the decision and the shutting are one
     /// step, so no call can slip in between. \[R-LC-15\]
     pub(crate) fn quiesce(&self) -> bool {
         let mut state = self.lock();
-        let quiet = state.conversation.open_calls() == 0;
+        let quiet = state.is_quiet();
         if quiet {
             state.accepting = false;
         }
@@ -270,7 +288,7 @@ impl Link {
     /// Since when no call has been open; `None` while one is.
     pub(crate) fn quiet_since(&self) -> Option<Instant> {
         let state = self.lock();
-        (state.conversation.open_calls() == 0).then_some(state.quiet_since)
+        state.is_quiet().then_some(state.quiet_since)
     }
 
     /// A slot, if one is free and nobody waits for one.
@@ -319,6 +337,9 @@ impl Link {
             Err(Misuse::TooLarge { size, max }) => {
                 return Err((NotSent::TooLarge { size, max }, waiter));
             }
+            Err(Misuse::NotAgreed(feature)) => {
+                return Err((NotSent::NotAgreed(feature), waiter));
+            }
             Err(_) => return Err((NotSent::Closed, waiter)),
         };
         let (reply, answer) = oneshot::channel();
@@ -331,12 +352,70 @@ impl Link {
         if state.waiting.len() == 1 && state.company <= 1 {
             state.flush();
         }
+        self.wake(&mut state);
+        Ok(Pending { link: self.clone(), id, answer, done: false })
+    }
+
+    /// Wakes the I/O task if there is something for it to do.
+    fn wake(&self, state: &mut State) {
         let earlier = state.conversation.deadline().is_some_and(|at| at < state.armed);
         let due = earlier || !state.conversation.outbox().is_empty();
         if due && !std::mem::replace(&mut state.woken, true) {
             self.0.wake.notify_one();
         }
-        Ok(Pending { link: self.clone(), id, answer, done: false })
+    }
+
+    /// What the plugin may call from now on, said before it is activated.
+    pub(crate) fn grant(&self, scopes: Vec<String>) {
+        self.lock().conversation.grant(scopes);
+    }
+
+    /// Whether all slots are taken by these calls, which wait for one that would wait for
+    /// a slot. \[R-RV-10\]
+    pub(crate) fn is_held_by(&self, ancestors: &[(Self, CallId)]) -> bool {
+        let state = self.lock();
+        let here = ancestors.iter().filter(|(link, _)| Arc::ptr_eq(&link.0, &self.0));
+        let hold = |id: &CallId| state.waiting.get(id).is_some_and(|it| it.waiter.permit.is_some());
+        state.width <= here.filter(|(_, id)| hold(id)).count()
+    }
+
+    /// Sends one item of a call's input.
+    ///
+    /// # Errors
+    /// [`Misuse`]; nothing was sent.
+    pub(crate) fn item(&self, id: CallId, body: &Bytes) -> Result<(), Misuse> {
+        let mut state = self.lock();
+        state.conversation.item(id, body)?;
+        state.flush();
+        self.wake(&mut state);
+        Ok(())
+    }
+
+    /// Says that there are no more of them.
+    pub(crate) fn end_input(&self, id: CallId) {
+        let mut state = self.lock();
+        state.conversation.end_input(id);
+        state.flush();
+        self.wake(&mut state);
+    }
+
+    /// An item of this size has been used.
+    fn taken(&self, id: CallId, size: u32) {
+        let mut state = self.lock();
+        state.conversation.taken(id, size);
+        state.flush();
+        self.wake(&mut state);
+    }
+
+    /// Answers a call of the plugin's, unless that has been done meanwhile.
+    fn answer(&self, id: CallId, outcome: Result<Bytes, Fault>) {
+        let mut state = self.lock();
+        state.serving.remove(&id);
+        // One too large has been answered with a fault; one that is gone needs no answer.
+        state.conversation.end(id, outcome).ok();
+        state.rest();
+        state.flush();
+        self.wake(&mut state);
     }
 
     fn cancel(&self, id: CallId) {
@@ -447,15 +526,30 @@ impl Link {
                         tell(News::Retire(word(&reason)));
                     }
                 }
-                // Of no use to anybody here, or of a feature that is not offered.
-                Event::Note { .. }
-                | Event::Called(_)
-                | Event::CancelRequested { .. }
-                | Event::Item { .. }
-                | Event::InputEnded { .. }
-                | Event::Withdrawn { .. }
-                | Event::Credit { .. } => {}
-                Event::Over(it) => over = Some(it),
+                Event::Item { id, body, size } => state.item(id, body, size),
+                Event::Credit { id } => {
+                    let waiting = state.waiting.get(&id);
+                    if let Some(outlet) = waiting.and_then(|it| it.waiter.outlet.as_ref()) {
+                        outlet.credit.notify_one();
+                    }
+                }
+                Event::Called(call) => self.serve(&mut state, call),
+                Event::CancelRequested { id, .. } => {
+                    state.stop_serving(id);
+                    // Fails only if it has been answered, and then it is over.
+                    state.conversation.end(id, Err(Fault::new(Code::Cancelled))).ok();
+                    rested = true;
+                }
+                Event::Withdrawn { id } => {
+                    state.stop_serving(id);
+                    rested = true;
+                }
+                // Of no use to anybody here. No service takes items.
+                Event::Note { .. } | Event::InputEnded { .. } => {}
+                Event::Over(it) => {
+                    state.serving.drain().for_each(|(_, work)| work.abort());
+                    over = Some(it);
+                }
             }
         }
         if 0 < ended {
@@ -468,6 +562,24 @@ impl Link {
         drop(state);
         tell_all(&mut progress);
         over
+    }
+
+    /// Works on a call of the plugin's, in a task of its own: it may take long, and must
+    /// not hold up the connection. It cannot answer before the lock is free.
+    fn serve(&self, state: &mut State, call: Incoming) {
+        let id = call.id;
+        let parent = call.parent.and_then(|id| state.waiting.get(&id).map(|it| (id, it)));
+        let origin = parent.and_then(|(_, it)| it.waiter.origin.as_ref());
+        let caller = origin.map(|it| Arc::clone(&it.caller));
+        let above = origin.into_iter().flat_map(|it| it.ancestors.iter().cloned());
+        let ancestors = above.chain(parent.map(|(id, _)| (self.clone(), id))).collect();
+        let call = service_call(&self.0.plugin, call, caller, ancestors);
+        let (link, services) = (self.clone(), self.0.services.clone());
+        let work = tokio::spawn(async move {
+            let outcome = services.serve(call).await;
+            link.answer(id, outcome);
+        });
+        state.serving.insert(id, work.abort_handle());
     }
 
     /// The I/O task. Ends with the conversation.
@@ -610,11 +722,29 @@ impl State {
         self.deaf_until = Some(Instant::now() + DEAF_GRACE);
     }
 
+    /// Hands an item to whoever waits for it. They come faster than they are read by no
+    /// more than the credit that reading gives.
+    fn item(&mut self, id: CallId, body: Bytes, size: u32) {
+        let Some(waiting) = self.waiting.get(&id) else { return };
+        let outlet = waiting.waiter.outlet.as_ref();
+        // Nobody wants them: they are paid for, so that the plugin can go on.
+        if outlet.is_none_or(|outlet| outlet.items.send((body, size)).is_err()) {
+            self.conversation.taken(id, size);
+        }
+    }
+
+    fn stop_serving(&mut self, id: CallId) {
+        if let Some(work) = self.serving.remove(&id) {
+            work.abort();
+        }
+    }
+
     fn ended(&mut self, id: CallId, outcome: Result<Bytes, Failure>) {
         match outcome {
             // Answered to the caller, and still running in the plugin: the slot stays.
             Err(Failure::Expired { .. }) => {
                 if let Some(waiting) = self.waiting.get_mut(&id) {
+                    waiting.waiter.outlet = None;
                     let (spare, _) = oneshot::channel();
                     // Fails only if the caller has left.
                     std::mem::replace(&mut waiting.reply, spare).send(outcome).ok();
@@ -628,9 +758,15 @@ impl State {
         }
     }
 
+    /// Whether nothing is open, lifecycle steps not counted. What the plugin asks of us
+    /// while nobody asks anything of it is work too.
+    fn is_quiet(&self) -> bool {
+        self.conversation.open_calls() == 0 && self.conversation.reverse_calls() == 0
+    }
+
     /// Notes since when nothing is open.
     fn rest(&mut self) {
-        if self.conversation.open_calls() == 0 {
+        if self.is_quiet() {
             self.quiet_since = Instant::now();
         }
     }
@@ -680,6 +816,18 @@ pub(crate) struct Pending {
     id: CallId,
     answer: oneshot::Receiver<Result<Bytes, Failure>>,
     done: bool,
+}
+
+impl Pending {
+    /// Where the call runs.
+    pub(crate) fn place(&self) -> (Link, CallId) {
+        (self.link.clone(), self.id)
+    }
+
+    /// An item of this size has been used.
+    pub(crate) fn taken(&self, size: u32) {
+        self.link.taken(self.id, size);
+    }
 }
 
 impl Future for Pending {

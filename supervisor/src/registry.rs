@@ -8,44 +8,47 @@
 //! into its names meanwhile.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, HashMap},
     fmt,
     num::NonZeroU32,
     panic::AssertUnwindSafe,
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc, Mutex, OnceLock, PoisonError, Weak,
         atomic::{AtomicU64, Ordering},
     },
     time::Duration,
 };
 
 use arc_swap::ArcSwap;
+use bytes::Bytes;
 use futures::{FutureExt, future::BoxFuture};
 use governor::{DefaultDirectRateLimiter, Quota, RateLimiter, clock::Clock};
 use jsonschema::Validator;
-use plugbay_protocol::{Budget, Failure, Features, Outgoing, Retry};
+use plugbay_protocol::{Budget, Failure, Retry, contract::Provide};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tokio::{
-    sync::{OwnedSemaphorePermit, mpsc, watch},
-    time::{Instant, timeout, timeout_at},
+    sync::{Notify, mpsc, watch},
+    time::{Instant, timeout},
 };
 
 use crate::{
     body,
     call::{Call, Caller, Output},
-    error::{CallError, Ran, Rule, presentable},
-    fact::{Fact, Facts},
+    errand::{Budgets, Errand, Sent, What, failed},
+    error::{CallError, Ran, Rule},
+    fact::{Fact, Facts, Seen},
     gate::{self, House, Place, Refusal, Snapshot},
     keeper::Order,
     life::Life,
-    link::{Link, NotSent, Pending, Waiter},
     local::LocalTool,
     manifest::{names, schema_holds},
     plan::{Approval, Approve, Effect, Limits, PluginPlan, Timeouts, ToolPlan},
-    reason::Private,
-    status::{Condition, State, told},
+    reason::{Private, Reason},
+    service::{Origin, Service, Services, TOOL_CALL, tool_call},
+    status::{Condition, State},
     stderr::{LastWords, last_words},
+    stream::{Outlet, Reply, Request},
 };
 
 /// How many problems of one call's arguments are told.
@@ -66,6 +69,8 @@ pub(crate) struct Cell {
     pub(crate) house: House,
     /// The bounds that hold now. The plan has those that held at first.
     pub(crate) bounds: ArcSwap<Bounds>,
+    /// What it provides, tools included; empty until it was up for the first time.
+    pub(crate) provides: ArcSwap<Vec<Provide>>,
     pub(crate) tail: LastWords,
 }
 
@@ -83,8 +88,24 @@ impl Bounds {
         Self { limits, timeouts, rate }
     }
 
+    /// Takes one call off the rate, or says how long until it allows one more.
+    fn rate_wait(&self) -> Option<Duration> {
+        let refused = self.rate.as_ref()?.check().err()?;
+        Some(refused.wait_time_from(governor::clock::DefaultClock::default().now()))
+    }
+
+    /// That a result is not too large.
+    pub(crate) fn check_result(&self, cell: &Cell, body: &[u8]) -> Result<(), CallError> {
+        let max = self.limits.result_bytes;
+        if body.len() <= max {
+            return Ok(());
+        }
+        let why = format!("{} bytes, where at most {max} are allowed", body.len());
+        Err(CallError::BadResult { plugin: Arc::clone(&cell.name), why, too_large: true })
+    }
+
     /// Calls that may be running or waiting at once.
-    fn inside_max(&self) -> usize {
+    pub(crate) fn inside_max(&self) -> usize {
         self.limits.concurrency + self.limits.queue
     }
 }
@@ -92,6 +113,16 @@ impl Bounds {
 impl Cell {
     pub(crate) fn last_words(&self) -> Private {
         last_words(&self.tail, LAST_WORDS_MAX)
+    }
+
+    /// A call that ends because its plugin is gone.
+    pub(crate) fn lost(&self, reason: Arc<Reason>, ran: Ran) -> CallError {
+        CallError::Lost {
+            plugin: Arc::clone(&self.name),
+            reason,
+            last_words: self.last_words(),
+            ran,
+        }
     }
 }
 
@@ -160,6 +191,19 @@ pub struct ToolInfo {
     pub plugin: Option<String>,
     /// Increases whenever the tool under this name changes.
     pub generation: u64,
+}
+
+/// Something else that a plugin provides, as listed.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct EntryInfo {
+    /// Its plugin.
+    pub plugin: String,
+    /// The contract, such as `model` or `memory`.
+    pub kind: String,
+    /// Its name, unique within plugin and kind.
+    pub name: String,
+    /// The state of its plugin.
+    pub state: State,
 }
 
 mod effect_word {
@@ -266,6 +310,20 @@ struct Inner {
     facts: Facts,
     approver: Option<Approver>,
     approval_wait: Duration,
+    /// What plugins may call here.
+    services: Services,
+    /// All plugins by name, once they are known.
+    plugins: OnceLock<BTreeMap<Arc<str>, Arc<Cell>>>,
+}
+
+/// A registry that does not keep it alive: what it holds may refer to it.
+#[derive(Clone)]
+pub(crate) struct WeakRegistry(Weak<Inner>);
+
+impl WeakRegistry {
+    pub(crate) fn upgrade(&self) -> Option<Registry> {
+        self.0.upgrade().map(Registry)
+    }
 }
 
 impl fmt::Debug for Registry {
@@ -277,16 +335,37 @@ impl fmt::Debug for Registry {
 }
 
 impl Registry {
-    pub(crate) fn new(facts: Facts, approver: Option<Approver>, approval_wait: Duration) -> Self {
-        Self(Arc::new(Inner {
-            table: ArcSwap::default(),
-            changing: Mutex::new(()),
-            generation: AtomicU64::new(1),
-            calls: AtomicU64::new(1),
-            facts,
-            approver,
-            approval_wait,
+    pub(crate) fn new(
+        facts: Facts,
+        approver: Option<Approver>,
+        approval_wait: Duration,
+        mut services: HashMap<String, Service>,
+    ) -> Self {
+        Self(Arc::new_cyclic(|this| {
+            let tools = || tool_call(WeakRegistry(Weak::clone(this)));
+            services.entry(TOOL_CALL.to_owned()).or_insert_with(tools);
+            Inner {
+                table: ArcSwap::default(),
+                changing: Mutex::new(()),
+                generation: AtomicU64::new(1),
+                calls: AtomicU64::new(1),
+                facts,
+                approver,
+                approval_wait,
+                services: Services::from(services),
+                plugins: OnceLock::new(),
+            }
         }))
+    }
+
+    pub(crate) fn services(&self) -> Services {
+        self.0.services.clone()
+    }
+
+    /// Says which plugins there are. Once, before anybody calls.
+    pub(crate) fn set_plugins<'a>(&self, cells: impl Iterator<Item = &'a Arc<Cell>>) {
+        let plugins = cells.map(|cell| (Arc::clone(&cell.name), Arc::clone(cell)));
+        self.0.plugins.get_or_init(|| plugins.collect());
     }
 
     /// The tools that this caller may use, in order of their names.
@@ -450,10 +529,119 @@ impl Registry {
     pub async fn call(&self, caller: &Caller, mut call: Call) -> Result<Output, CallError> {
         let entry = self.0.table.load().get(&call.tool).cloned();
         let Some(entry) = entry else { return Err(self.not_found(caller, call.tool)) };
-        let mut seen = Seen::start(&self.0, &entry.name, caller);
+        let mut seen = self.seen(&entry.name, caller);
         let result = self.checked_call(&entry, caller, &mut call, &mut seen).await;
-        seen.end(&result);
+        seen.end(match &result {
+            Ok(output) if output.is_error => Ok("tool_error"),
+            Ok(_) => Ok("ok"),
+            Err(error) => Err(error),
+        });
         result
+    }
+
+    /// What plugins provide besides tools, of those that this caller may call, by plugin. A
+    /// plugin that was never up, and whose manifest does not say it, provides nothing yet.
+    pub fn entries(&self, caller: &Caller) -> Vec<EntryInfo> {
+        let plugins = self.0.plugins.get().into_iter().flatten();
+        let entries = plugins.flat_map(|(plugin, cell)| {
+            let state = cell.condition.borrow().state();
+            let provides = Arc::clone(&cell.provides.load());
+            let others = provides.iter().filter(|it| it.kind != "tool");
+            let info = |it: &Provide| EntryInfo {
+                plugin: plugin.to_string(),
+                kind: it.kind.clone(),
+                name: it.name.clone(),
+                state,
+            };
+            others.map(info).collect::<Vec<_>>()
+        });
+        entries.filter(|it| caller.may_use(&format!("{}/{}", it.plugin, it.kind))).collect()
+    }
+
+    /// Calls a method of any contract but `tool`, with streams each way. It returns once
+    /// the call is on its way; dropping the [`Reply`] cancels it. A caller is allowed by
+    /// `plugin/method`, as in `notes/memory.*`.
+    ///
+    /// # Errors
+    /// [`CallError`]: it was not sent. Everything later is the reply's to tell.
+    pub async fn request(&self, caller: &Caller, request: Request) -> Result<Reply, CallError> {
+        let name = request.name();
+        let mut seen = self.seen(&name.as_str().into(), caller);
+        let sent = self.checked_request(caller, &name, &request, &seen).await;
+        match sent {
+            Ok((sent, items, input, cell, budgets)) => {
+                seen.started();
+                Ok(Reply::new(sent, items, input, (cell, budgets, seen)))
+            }
+            Err(error) => {
+                seen.end(Err(&error));
+                Err(error)
+            }
+        }
+    }
+
+    async fn checked_request(
+        &self,
+        caller: &Caller,
+        name: &str,
+        request: &Request,
+        seen: &Seen,
+    ) -> Result<Opened, CallError> {
+        let denied = || CallError::Denied {
+            tool: name.to_owned(),
+            rule: Rule::Caller { caller: caller.name.to_string() },
+        };
+        if !caller.may_use(name) {
+            return Err(denied());
+        }
+        let not_found = |withheld: Option<&str>, near: Option<&str>| CallError::NotFound {
+            name: name.to_owned(),
+            near: near.map(str::to_owned),
+            withheld: withheld.map(str::to_owned),
+        };
+        // Tools have rules of their own, and a plugin's life is the supervisor's.
+        if request.method.starts_with("tool.") || request.method.starts_with("plugin.") {
+            return Err(not_found(Some("tools and the lifecycle are not called like this"), None));
+        }
+        let plugins = self.0.plugins.get();
+        let cell = plugins.and_then(|all| all.get(request.plugin.as_str())).ok_or_else(|| {
+            let names = plugins.into_iter().flat_map(|all| all.keys().map(|it| &**it));
+            not_found(None, names::near(&request.plugin, names))
+        })?;
+        let condition = Arc::clone(&cell.condition.borrow());
+        let bounds = cell.bounds.load_full();
+        if !condition.wakes() {
+            return Err(inactive(cell, &condition));
+        }
+        let full = || busy(cell, Refusal::Full);
+        let place = cell.house.enter(bounds.inside_max()).ok_or_else(full)?;
+        if let Some(wait) = bounds.rate_wait() {
+            return Err(busy(cell, Refusal::Rate(wait)));
+        }
+        let (outlet, items) = Outlet::new();
+        let budgets =
+            Budgets { bounds, deadline: request.deadline, idle: request.idle, began: seen.began };
+        let origin = origin(cell, caller, request.origin.as_ref());
+        let body = || request.body.clone();
+        let what = What {
+            name,
+            method: &request.method,
+            body: &body,
+            details: request.details.as_ref(),
+            on_progress: request.on_progress.as_ref(),
+            outlet: Some(&outlet),
+            input: request.input,
+            origin: origin.as_ref(),
+        };
+        let errand = Errand { cell, what, budgets };
+        let sent = errand.send(place, false).await?;
+        let input = request.input.then(|| Arc::clone(&outlet.credit));
+        Ok((sent, items, input, Arc::clone(cell), errand.budgets))
+    }
+
+    fn seen(&self, what: &Arc<str>, caller: &Caller) -> Seen {
+        let call = self.0.calls.fetch_add(1, Ordering::Relaxed);
+        Seen::begin(&self.0.facts, call, what, &caller.name)
     }
 
     fn not_found(&self, caller: &Caller, name: String) -> CallError {
@@ -470,7 +658,7 @@ impl Registry {
         entry: &Entry,
         caller: &Caller,
         call: &mut Call,
-        seen: &mut Seen<'_>,
+        seen: &mut Seen,
     ) -> Result<Output, CallError> {
         let approval = entry.approval();
         self.admit(entry, caller, call, approval)?;
@@ -489,8 +677,9 @@ impl Registry {
                 let bounds = cell.bounds.load_full();
                 let full = || busy(cell, Refusal::Full);
                 let place = cell.house.enter(bounds.inside_max()).ok_or_else(full)?;
-                let errand = Errand { entry, cell, bounds, call, began };
-                errand.run(place, seen).await
+                let (deadline, idle) = (call.deadline, call.idle);
+                let budgets = Budgets { bounds, deadline, idle, began };
+                call_tool(entry, cell, caller, call, budgets, place, seen).await
             }
         }
     }
@@ -522,12 +711,8 @@ impl Registry {
         };
         let problems = || problems(&entry.arguments, &call.args);
         // The rate is asked only once the rest is well: a refused call costs nothing of it.
-        let rate = bounds.as_ref().and_then(|it| it.rate.as_ref());
         let allowed = gate::admit(snapshot, Vec::new).and_then(|()| {
-            let wait = rate.and_then(|rate| {
-                let clock = governor::clock::DefaultClock::default();
-                rate.check().err().map(|not_until| not_until.wait_time_from(clock.now()))
-            });
+            let wait = bounds.as_ref().and_then(|it| it.rate_wait());
             gate::admit(Snapshot { rate: wait, ..snapshot }, problems)
         });
         allowed.map_err(|refusal| match (refusal, cell, asleep) {
@@ -591,7 +776,7 @@ fn problems(arguments: &Validator, args: &Value) -> Vec<String> {
     errors.map(line).collect()
 }
 
-fn inactive(cell: &Cell, condition: &Condition) -> CallError {
+pub(crate) fn inactive(cell: &Cell, condition: &Condition) -> CallError {
     CallError::Inactive {
         plugin: Arc::clone(&cell.name),
         state: condition.state(),
@@ -606,7 +791,7 @@ fn inactive(cell: &Cell, condition: &Condition) -> CallError {
     }
 }
 
-fn busy(cell: &Cell, refusal: Refusal) -> CallError {
+pub(crate) fn busy(cell: &Cell, refusal: Refusal) -> CallError {
     let bounds = cell.bounds.load();
     let limits = &bounds.limits;
     let (why, after) = match refusal {
@@ -645,290 +830,74 @@ async fn run_local(local: &LocalTool, call: &mut Call) -> Result<Output, CallErr
     }
 }
 
-/// A call that is on the wire, and the start of the process that has it.
-type Sent = (u64, Pending);
+/// A request that is on its way.
+type Opened =
+    (Sent, mpsc::UnboundedReceiver<(Bytes, u32)>, Option<Arc<Notify>>, Arc<Cell>, Budgets);
 
-/// One call on its way to a plugin.
-struct Errand<'a> {
-    entry: &'a Entry,
-    cell: &'a Arc<Cell>,
-    /// Those that held when it began.
-    bounds: Arc<Bounds>,
-    call: &'a Call,
-    began: Instant,
+/// On whose behalf a plugin is called, if it may call back.
+fn origin(cell: &Cell, caller: &Caller, given: Option<&Arc<Origin>>) -> Option<Arc<Origin>> {
+    let new = || Arc::new(Origin { caller: Arc::clone(&caller.name), ancestors: Vec::new() });
+    given.cloned().or_else(|| (!cell.plan.grant_scopes.is_empty()).then(new))
 }
 
-impl Errand<'_> {
-    /// Wakes the plugin if need be, waits for a slot, sends, and waits for the answer.
-    async fn run(self, place: Place, seen: &mut Seen<'_>) -> Result<Output, CallError> {
-        let total = self.call.deadline.unwrap_or(self.bounds.timeouts.call);
-        let until = self.began + total;
-        let mut place = Some(place);
-        let mut resends = 0;
-        loop {
-            let sent = match self.send_now(&mut place, until, resends) {
-                Some(sent) => sent,
-                None => timeout_at(until, self.send(&mut place, until))
-                    .await
-                    .unwrap_or_else(|_| Err(self.timed_out(Budget::Deadline, total, Ran::No))),
-            };
-            let (run, pending) = sent?;
-            if resends == 0 {
-                seen.started();
-            }
-            let answer = pending.await;
-            match answer {
-                Ok(body) => return self.read(&body),
-                Err(Failure::Expired { budget, ms, sent }) => {
-                    let ran = if sent { Ran::Unknown } else { Ran::No };
-                    let (budget, waited) = self.spent(budget, Duration::from_millis(ms), total);
-                    return Err(self.timed_out(budget, waited, ran));
-                }
-                Err(Failure::Lost { sent }) => return Err(self.lost(run, sent).await),
-                // It crossed a drain on the wire and did not start: the next process takes it.
-                Err(Failure::Fault(fault))
-                    if fault.retry == Retry::Safe
-                        && resends < RESENDS_MAX
-                        && matches!(
-                            fault.reason.as_deref(),
-                            Some("pb.draining" | "pb.inactive")
-                        ) =>
-                {
-                    resends += 1;
-                    let full = || busy(self.cell, Refusal::Full);
-                    let max = self.bounds.inside_max();
-                    place = Some(self.cell.house.enter(max).ok_or_else(full)?);
-                    // Its state is about to change; without this we would ask again at once.
-                    tokio::time::sleep(Duration::from_millis(fault.after.unwrap_or(10))).await;
-                }
-                Err(Failure::Fault(fault)) => {
-                    let fault = presentable(fault);
-                    return Err(CallError::Failed { plugin: self.plugin(), fault });
-                }
-            }
+/// Sends a call, waits for the answer and reads it. One that was refused unrun by a
+/// process that is going down is sent to the next.
+async fn call_tool(
+    entry: &Entry,
+    cell: &Arc<Cell>,
+    caller: &Caller,
+    call: &Call,
+    budgets: Budgets,
+    mut place: Place,
+    seen: &mut Seen,
+) -> Result<Output, CallError> {
+    let body = || body::call(&entry.opening, &call.args);
+    let origin = origin(cell, caller, call.origin.as_ref());
+    let what = What {
+        name: &entry.name,
+        method: "tool.call",
+        body: &body,
+        details: call.details.as_ref(),
+        on_progress: call.on_progress.as_ref(),
+        outlet: None,
+        input: false,
+        origin: origin.as_ref(),
+    };
+    let errand = Errand { cell, what, budgets };
+    let mut resends = 0;
+    loop {
+        let (run, pending) = errand.send(place, 0 < resends).await?;
+        if resends == 0 {
+            seen.started();
         }
-    }
-
-    fn plugin(&self) -> Arc<str> {
-        Arc::clone(&self.cell.name)
-    }
-
-    fn timed_out(&self, budget: Budget, waited: Duration, ran: Ran) -> CallError {
-        CallError::TimedOut { plugin: self.plugin(), budget, waited, ran }
-    }
-
-    /// Sends the call if the plugin is up and has a slot free: the usual case, and
-    /// one that needs no further look at the clock and no waiting.
-    fn send_now(
-        &self,
-        place: &mut Option<Place>,
-        until: Instant,
-        resends: u32,
-    ) -> Option<Result<Sent, CallError>> {
-        let now = self.cell.condition.borrow();
-        let link = now.link.as_ref().filter(|_| now.life == Life::Active && resends == 0)?;
-        let permit = link.slot_now()?;
-        self.send_on(&now, link, permit, place, (self.began, until))
-    }
-
-    /// Sends the call to the process that is up, waking one if none is.
-    async fn send(&self, place: &mut Option<Place>, until: Instant) -> Result<Sent, CallError> {
-        let mut condition = self.cell.condition.subscribe();
-        // A start that fails after we came is ours to report, an old failure is not.
-        let mut waited = false;
-        let before = condition.borrow().before();
-        loop {
-            let now = Arc::clone(&condition.borrow_and_update());
-            if now.is_dead_since(before) {
-                return Err(self.not_started(&now));
-            }
-            if let (Life::Active, Some(link)) = (now.life, &now.link)
-                && let Some(permit) = link.slot().await
+        match pending.await {
+            Ok(body) => return read(entry, cell, &errand.budgets.bounds, &body),
+            // It crossed a drain on the wire and did not start: the next process takes it.
+            Err(Failure::Fault(fault))
+                if fault.retry == Retry::Safe
+                    && resends < RESENDS_MAX
+                    && matches!(fault.reason.as_deref(), Some("pb.draining" | "pb.inactive")) =>
             {
-                let span = (Instant::now(), until);
-                if let Some(sent) = self.send_on(&now, link, permit, place, span) {
-                    return sent;
-                }
-            } else if !now.wakes() {
-                return Err(match waited {
-                    // It is going down, and why is not known yet.
-                    true if now.is_dying() => self.lost(now.starts, false).await,
-                    true => self.not_started(&now),
-                    false => inactive(self.cell, &now),
-                });
+                resends += 1;
+                let full = || busy(cell, Refusal::Full);
+                let max = errand.budgets.bounds.inside_max();
+                place = cell.house.enter(max).ok_or_else(full)?;
+                // Its state is about to change; without this we would ask again at once.
+                tokio::time::sleep(Duration::from_millis(fault.after.unwrap_or(10))).await;
             }
-            // Said in every state that may wait: a dormant plugin starts, one that is
-            // going to sleep starts again. Fails only if the keeper is gone.
-            let wanted = now.dies() || self.cell.orders.send(Order::Want).is_ok();
-            if !wanted || condition.changed().await.is_err() {
-                // The keeper's last word came before it went.
-                let last = Arc::clone(&condition.borrow());
-                return Err(inactive(self.cell, &last));
-            }
-            waited = true;
+            Err(failure) => return Err(failed(cell, &errand.budgets, run, failure).await),
         }
-    }
-
-    /// Sends the call on one connection; the span is from now until its deadline.
-    /// `None` if the connection takes no more calls.
-    fn send_on(
-        &self,
-        condition: &Condition,
-        link: &Link,
-        permit: OwnedSemaphorePermit,
-        place: &mut Option<Place>,
-        (now, until): (Instant, Instant),
-    ) -> Option<Result<Sent, CallError>> {
-        let left = until.saturating_duration_since(now);
-        let (deadline, idle) = self.budgets(link.features(), left);
-        let outgoing = Outgoing {
-            method: "tool.call",
-            deadline: Some(deadline),
-            idle,
-            body: body::call(&self.entry.opening, &self.call.args),
-            ..Outgoing::default()
-        };
-        let waiter = Waiter {
-            on_progress: self.call.on_progress.clone(),
-            permit: Some(permit),
-            place: place.take(),
-        };
-        match link.call(&outgoing, waiter, now) {
-            Ok(pending) => Some(Ok((condition.starts, pending))),
-            Err((NotSent::Closed, waiter)) => {
-                *place = waiter.place;
-                None
-            }
-            Err((NotSent::TooLarge { size, max }, _)) => {
-                let why = format!("the call takes {size} bytes and the plugin accepts {max}");
-                let tool = self.entry.name.to_string();
-                Some(Err(CallError::BadArguments { tool, problems: vec![why] }))
-            }
-        }
-    }
-
-    /// The deadline and the silence budget for the head, in milliseconds from now.
-    ///
-    /// A plugin without `async` cannot report while it works, so for it silence is
-    /// the whole call. \[R-TO-05\]
-    fn budgets(&self, features: Features, left: Duration) -> (u64, Option<u64>) {
-        let idle = self.call.idle.unwrap_or(self.bounds.timeouts.call_idle);
-        let ms = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX).max(1);
-        match (features.contains(Features::ASYNC), self.call.deadline) {
-            (true, _) if idle < left => (ms(left), Some(ms(idle))),
-            (true, _) | (false, Some(_)) => (ms(left), None),
-            (false, None) => (ms(left.min(idle)), None),
-        }
-    }
-
-    /// Which budget was spent, and how large it was. What went out as the deadline to
-    /// a plugin without `async` may have been the silence budget.
-    fn spent(&self, budget: Budget, sent: Duration, total: Duration) -> (Budget, Duration) {
-        let idle = self.call.idle.unwrap_or(self.bounds.timeouts.call_idle);
-        match budget {
-            Budget::Idle => (Budget::Idle, sent),
-            Budget::Deadline if self.call.deadline.is_none() && sent == idle && idle < total => {
-                (Budget::Idle, idle)
-            }
-            Budget::Deadline => (Budget::Deadline, total),
-        }
-    }
-
-    fn not_started(&self, now: &Condition) -> CallError {
-        CallError::Lost {
-            plugin: self.plugin(),
-            reason: Arc::clone(&now.reason),
-            last_words: self.cell.last_words(),
-            ran: Ran::No,
-        }
-    }
-
-    /// The plugin died under the call. Its keeper is finding out why; that takes as
-    /// long as the stop ladder, and we wait for a part of it.
-    async fn lost(&self, run: u64, sent: bool) -> CallError {
-        let mut condition = self.cell.condition.subscribe();
-        let reason = match told(&mut condition, run).await {
-            Some(now) => Arc::clone(&now.reason_of_end),
-            None => Arc::clone(&self.cell.condition.borrow().reason),
-        };
-        CallError::Lost {
-            plugin: self.plugin(),
-            reason,
-            last_words: self.cell.last_words(),
-            ran: if sent { Ran::Unknown } else { Ran::No },
-        }
-    }
-
-    fn read(&self, body: &[u8]) -> Result<Output, CallError> {
-        let bad = |why, too_large| CallError::BadResult { plugin: self.plugin(), why, too_large };
-        let max = self.bounds.limits.result_bytes;
-        if max < body.len() {
-            return Err(bad(
-                format!("{} bytes, where at most {max} are allowed", body.len()),
-                true,
-            ));
-        }
-        let output = body::result(body).map_err(|why| bad(why, false))?;
-        if let (Some(promised), false) = (&self.entry.result, output.is_error)
-            && !output.data.as_ref().is_some_and(|data| promised.is_valid(data))
-        {
-            return Err(bad("its data does not fit the tool's output schema".into(), false));
-        }
-        Ok(output)
     }
 }
 
-/// Tells the facts of one call: started, and then exactly one of ended and dropped.
-struct Seen<'a> {
-    registry: &'a Inner,
-    call: u64,
-    tool: &'a Arc<str>,
-    caller: &'a Caller,
-    began: Instant,
-    heard: bool,
-    ended: bool,
-}
-
-impl<'a> Seen<'a> {
-    fn start(registry: &'a Inner, tool: &'a Arc<str>, caller: &'a Caller) -> Self {
-        let call = registry.calls.fetch_add(1, Ordering::Relaxed);
-        let heard = registry.facts.heard();
-        Self { registry, call, tool, caller, began: Instant::now(), heard, ended: false }
+fn read(entry: &Entry, cell: &Cell, bounds: &Bounds, body: &[u8]) -> Result<Output, CallError> {
+    bounds.check_result(cell, body)?;
+    let bad = |why| CallError::BadResult { plugin: Arc::clone(&cell.name), why, too_large: false };
+    let output = body::result(body).map_err(bad)?;
+    if let (Some(promised), false) = (&entry.result, output.is_error)
+        && !output.data.as_ref().is_some_and(|data| promised.is_valid(data))
+    {
+        return Err(bad("its data does not fit the tool's output schema".into()));
     }
-
-    fn started(&self) {
-        if self.heard {
-            let (tool, caller) = (Arc::clone(self.tool), Arc::clone(&self.caller.name));
-            self.registry.facts.say(Fact::CallStarted { call: self.call, tool, caller });
-        }
-    }
-
-    fn end(&mut self, result: &Result<Output, CallError>) {
-        self.ended = true;
-        if !self.heard {
-            return;
-        }
-        let (outcome, ran) = match result {
-            Ok(output) if output.is_error => ("tool_error", Ran::Yes),
-            Ok(_) => ("ok", Ran::Yes),
-            Err(error) => (error.code(), error.ran()),
-        };
-        self.registry.facts.say(Fact::CallEnded {
-            call: self.call,
-            tool: Arc::clone(self.tool),
-            caller: Arc::clone(&self.caller.name),
-            outcome,
-            ran,
-            took: self.began.elapsed(),
-        });
-    }
-}
-
-impl Drop for Seen<'_> {
-    fn drop(&mut self) {
-        if self.heard && !self.ended {
-            let tool = Arc::clone(self.tool);
-            self.registry.facts.say(Fact::CallDropped { call: self.call, tool });
-        }
-    }
+    Ok(output)
 }

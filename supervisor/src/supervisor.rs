@@ -1,12 +1,15 @@
 //! The supervisor: a plan in, a registry out, and a hand on every plugin's life.
 
 use std::{
+    collections::HashMap,
     path::Path,
     sync::{Arc, Mutex},
     time::{Duration, SystemTime},
 };
 
 use arc_swap::ArcSwap;
+use plugbay_protocol::Fault;
+use serde::Serialize;
 use tokio::{
     sync::{broadcast, mpsc, oneshot, watch},
     task::JoinHandle,
@@ -23,6 +26,7 @@ use crate::{
     plan::{Level, Limits, Plan, PluginPlan, Timeouts, ToolPlan},
     reason::{Private, Reason},
     registry::{Approver, Bounds, Cell, NOT_GRANTED, Question, Refused, Registry},
+    service::{Service, ServiceCall, service},
     status::{Condition, Off, PluginStatus, State, told},
     stderr::{StderrLine, Tail},
 };
@@ -72,6 +76,7 @@ pub struct Builder {
     locals: Vec<LocalTool>,
     approver: Option<Approver>,
     approval_wait: Duration,
+    services: HashMap<String, Service>,
     facts: Facts,
     lines: broadcast::Sender<StderrLine>,
 }
@@ -84,6 +89,7 @@ impl Default for Builder {
             locals: Vec::new(),
             approver: None,
             approval_wait: APPROVAL_WAIT,
+            services: HashMap::new(),
             facts: Facts::new(),
             lines: broadcast::Sender::new(LINES_KEPT),
         }
@@ -144,6 +150,32 @@ impl Builder {
         self
     }
 
+    /// Offers plugins a method to call, such as `host.kv.get`, in place of one of the same
+    /// name. Only plugins that want it and were granted it get there. The future is dropped
+    /// when the plugin gives the call up, and when it ends.
+    ///
+    /// ```
+    /// use plugbay_supervisor::{Fault, ServiceCall, Supervisor};
+    ///
+    /// let builder = Supervisor::builder().service("host.time.now", async |_: ServiceCall| {
+    ///     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    ///     Ok::<_, Fault>(now.map_or(0, |it| it.as_secs()))
+    /// });
+    /// ```
+    #[must_use]
+    pub fn service<T, F>(
+        mut self,
+        method: &str,
+        run: impl Fn(ServiceCall) -> F + Send + Sync + 'static,
+    ) -> Self
+    where
+        T: Serialize,
+        F: Future<Output = Result<T, Fault>> + Send + 'static,
+    {
+        self.services.insert(method.to_owned(), service(run));
+        self
+    }
+
     /// Everything that happens from the start on, the start included.
     pub fn events(&self) -> Events {
         self.facts.events()
@@ -165,7 +197,8 @@ impl Builder {
     /// Outside a tokio runtime.
     pub fn start(self) -> Result<Supervisor, Refused> {
         let (facts, lines) = (self.facts, self.lines);
-        let registry = Registry::new(facts.clone(), self.approver, self.approval_wait);
+        let (approver, wait) = (self.approver, self.approval_wait);
+        let registry = Registry::new(facts.clone(), approver, wait, self.services);
         for local in self.locals {
             registry.add(local)?;
         }
@@ -207,6 +240,7 @@ impl Builder {
             let plan = PluginPlan::new(name, Vec::new(), "/");
             cells.push(Arc::new(cell(plan, mpsc::unbounded_channel().0, Some(Off::Invalid(why)))));
         }
+        registry.set_plugins(cells.iter());
         let inner =
             Inner { registry, facts, lines, cells, keepers: tokio::sync::Mutex::new(keepers) };
         Ok(Supervisor(Arc::new(inner)))
@@ -238,6 +272,7 @@ fn cell(plan: PluginPlan, orders: mpsc::UnboundedSender<Order>, off: Option<Off>
         })),
         orders,
         house: House::default(),
+        provides: ArcSwap::default(),
         bounds: ArcSwap::from_pointee(Bounds::new(plan.limits.clone(), plan.timeouts.clone())),
         tail: Arc::new(Mutex::new(Tail::new(plan.limits.stderr_tail_bytes))),
         plan: Arc::new(plan),

@@ -235,7 +235,8 @@ fn only_granted_tools_are_listed_and_only_granted_scopes_are_handed_over() {
     alone(async |world| {
         let mut plan = world.plugin("p", "good");
         plan.grant_tools = vec!["s*".into()];
-        plan.grant_scopes = vec!["host.kv.get".into()];
+        // Also what it does not want, which it does not get.
+        plan.grant_scopes = vec!["host.kv.get".into(), "host.kv.put".into()];
         plan.config = json!({ "root": "/data" });
         plan.secrets.insert("token".into(), plugbay_supervisor::plan::Secret("hunter2".into()));
         let stage = world.supervise([plan]);

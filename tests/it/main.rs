@@ -19,5 +19,7 @@ mod leftovers;
 mod lives;
 mod modes;
 mod names;
+mod services;
 mod stage;
+mod streams;
 mod world;

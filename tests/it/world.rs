@@ -245,6 +245,12 @@ pub(crate) fn trace(file: &Path) -> Vec<(u32, String)> {
     text.lines().map(line).collect()
 }
 
+/// Ends a process that is ours, at once.
+pub(crate) fn kill(pid: u32) {
+    let pid = nix::unistd::Pid::from_raw(pid.try_into().expect("a process id"));
+    nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGKILL).expect("it lives");
+}
+
 #[cfg(test)]
 mod tests {
     use std::{

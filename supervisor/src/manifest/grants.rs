@@ -1,5 +1,7 @@
 //! The intersection of what a plugin asks for and what an operator grants.
 
+use plugbay_protocol::scope::may_be_granted;
+
 use super::{
     author::{Author, named},
     codes::Code,
@@ -126,6 +128,20 @@ impl Check<'_> {
                 granted.push(pattern.value.clone());
                 continue;
             };
+            if pattern.contains('[') {
+                // Narrower than what was asked for, or the same.
+                let what = "the name of a host's method";
+                named(what, pattern, names::scope, self.source, self.notes);
+                let asked: Vec<String> = author.asks_host().map(|it| it.to_string()).collect();
+                match may_be_granted(&asked, pattern) {
+                    true => granted.push(pattern.value.clone()),
+                    false => {
+                        let asked: Vec<&str> = asked.iter().map(String::as_str).collect();
+                        self.never_asked("this call", "host", pattern, &asked);
+                    }
+                }
+                continue;
+            }
             if !is_pattern(
                 pattern,
                 "the name of a host's method",

@@ -1,5 +1,7 @@
 //! What may be a name, which pattern covers which name, and which is near.
 
+use plugbay_protocol::scope::Scope;
+
 /// Whether a pattern covers a name: the same text, or a trailing `*` for any
 /// rest. There is no other wildcard, so that a person can check a grant by eye.
 pub fn covers(pattern: &str, name: &str) -> bool {
@@ -85,8 +87,18 @@ pub(crate) fn variable(text: &str) -> Result<(), String> {
     characters(text, "letters, digits or `_`", |c| c.is_ascii_alphanumeric() || c == '_')
 }
 
-/// A scope, the name of something the host does for a plugin: `kv.get`.
+/// A scope, the name of something the host does for a plugin, narrowed or not: `kv.get`,
+/// `host.tool.call[fs_*]`.
 pub(crate) fn scope(text: &str) -> Result<(), String> {
+    if let Some((method, _)) = text.split_once('[') {
+        scope(method)?;
+        return match Scope::parse(text) {
+            Some(_) => Ok(()),
+            None => Err("expected one pattern of at most 128 printable characters in brackets at \
+                         the end, as in `host.tool.call[fs_*]`"
+                .into()),
+        };
+    }
     if 64 < text.len() {
         return Err(format!("expected at most 64 bytes, found {}", text.len()));
     }
@@ -249,7 +261,7 @@ mod tests {
             (id,        &["acme.geocode", "org.example.a-b"], &["geocode", "Acme.x", ".a", "a.", "a..b", ""]),
             (version,   &["1.4.0", "0.0.1-rc.1+5"],           &["1.4", "v1.4.0", "1.04.0", "1.4.0 ", "", "1.4.99999999999"]),
             (variable,  &["LANG", "_x", "A9"],                &["9A", "A-B", "", "A=B"]),
-            (scope,     &["kv.get", "fs.read.text"],          &["kv", "kv.", "KV.get", "kv.*", ""]),
+            (scope,     &["kv.get", "fs.read.text", "host.tool.call[fs_*]"],          &["kv", "kv.", "KV.get", "kv.*", "", "kv[a]", "kv.get[", "kv.get[]", "kv.get[a]b"]),
             (host_port, &["a.example:443", "127.0.0.1:1", "[::1]:80", "localhost:8080"],
                         &["a.example", "*:443", "*.a:1", "https://a:443", "a:0", "a:99999", ":1", "a b:1", "a..b:1"]),
             (granted_path, &["/tmp/x", "${state}", "${workspace}/a"],

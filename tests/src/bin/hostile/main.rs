@@ -36,6 +36,7 @@ Keys of every mode:
   life=SECONDS  the process kills itself after this long (60)
   trace=FILE    one line per event is appended: PID EVENT
   tools=A,B     provide only these tools
+  wants=A,B     want these scopes (default: host.kv.get)
   name=, version=
                 identity announced in HELLO
   frame=, calls=

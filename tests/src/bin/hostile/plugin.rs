@@ -131,6 +131,8 @@ pub(crate) struct Habits {
     pub(crate) identity: Value,
     /// The manifest announced.
     pub(crate) provides: Vec<Value>,
+    /// The scopes it would use.
+    pub(crate) wants: Vec<Value>,
     /// Concurrent calls let in.
     pub(crate) calls: usize,
     /// The largest frame accepted.
@@ -166,6 +168,7 @@ impl Habits {
                 ("version", args.text("version", "0.1.0").into()),
             ]),
             provides: tools::manifest(args.get("tools")),
+            wants: args.text("wants", "host.kv.get").split(',').map(Value::from).collect(),
             calls: calls as usize,
             frame: frame as usize,
         }
@@ -681,7 +684,7 @@ impl Plugin {
         ]);
         let mut manifest = map([
             ("provides", habits.provides.clone().into()),
-            ("wants", Value::Array(Vec::new())),
+            ("wants", habits.wants.clone().into()),
         ]);
         if habits.grease {
             head.put("grease", map([("deep", vec![vec![Value::Nil].into()].into())]));

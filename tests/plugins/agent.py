@@ -1,0 +1,45 @@
+#!/usr/bin/env python3
+"""The reference fixture with other wants, and a tool that works through its host: `ask` calls `host.tool.call`
+with its arguments, and returns what came of it. ASK_CALLS in the environment is how many calls it takes at once."""
+import os, pathlib, sys
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "tck" / "fixtures"))
+from reference import Fault, Fixture  # noqa: E402
+
+WANTS = ["host.tool.call", "host.tck.echo", "host.tck.wait", "host.tck.fail", "host.tck.missing", "host.background"]
+ASK = {"kind": "tool", "name": "ask", "description": "Calls a tool through its host.", "effect": "read",
+       "input_schema": {"type": "object", "properties": {"name": {"type": "string"}, "args": {"type": "object"}}}}
+
+
+class Agent(Fixture):
+    name = "tests.agent"
+    limits = dict(Fixture.limits, calls=int(os.environ.get("ASK_CALLS", "16")))
+
+    def __init__(self):
+        super().__init__()
+        self.table["tck.ask"] = self.ask  # the fixture looks up all that is provided
+
+    def provides(self):
+        return super().provides() + [ASK]
+
+    def wants(self):
+        return WANTS
+
+    def methods(self):
+        table = {"tck." + each["name"]: self.table["tck." + each["name"]] for each in super().provides()}
+        return dict(table, **{"tool.call": self.ask})
+
+    def ask(self, call):
+        args = call.args({"name": str, "args?": dict}).get("args", {})
+        args = dict({"session": "s", "call": "c"}, **args)
+        try:
+            answer = call.reverse("host.tool.call", args).value
+        except Fault as fault:
+            call.check()
+            text = "%s %s %s" % (fault.code, fault.reason, fault.retry)
+            return {"content": [{"type": "text", "text": text}], "is_error": True}
+        return answer["receipt"]
+
+
+if __name__ == "__main__":
+    Agent().run_plugin()
