@@ -11,7 +11,7 @@ use crate::{
     run::{Outcome, Status},
 };
 
-/// What [`json`] and the report on an unfit subject look like: JSON Schema 2020-12.
+/// What [`json()`] and the report on an unfit subject look like: JSON Schema 2020-12.
 pub const SCHEMA: &str = include_str!("../../schema/report.json");
 
 /// JSON as [`SCHEMA`] describes it. Bodies are left out unless asked for.
