@@ -79,6 +79,13 @@ fn textkit() {
     judge("textkit", &["python3", script]);
 }
 
+/// What the suite sees of it is what every plugin gets from the SDK.
+#[test]
+fn the_sdk_keeps_every_rule() {
+    let command = [env!("CARGO_BIN_EXE_plugbay-fixture")];
+    judge_as(Mode::Sdk, Settings::default(), "fixture", &command, 165);
+}
+
 /// A stranger's plugin: written in C from `sdk-spec/` alone, with threads and no SDK of ours. Its
 /// fixture shares all but the tools with it, and so shows that the rest keeps every rule.
 #[test]

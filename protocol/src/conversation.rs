@@ -406,7 +406,9 @@ impl Conversation {
         if self.role == Role::Plugin {
             let (who, limits, features) =
                 (self.mine.identity.clone(), self.mine.limits, self.features);
-            let manifest = self.mine.manifest.clone();
+            let fits = |(needs, _): &&(Features, Bytes)| self.features.contains(*needs);
+            let other = self.mine.manifests.iter().find(fits).map(|(_, manifest)| manifest);
+            let manifest = other.unwrap_or(&self.mine.manifest).clone();
             let greeted = self.greet(&manifest, |head| {
                 heads::plugin_hello(head, version, &who, features, limits);
             });

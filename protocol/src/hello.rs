@@ -138,6 +138,9 @@ pub struct Announce {
     pub features: Features,
     /// A plugin's manifest, as MessagePack; a host leaves it empty.
     pub manifest: Bytes,
+    /// Other manifests of a plugin, for what it can only offer with some features: the first
+    /// of them whose features are all in use takes the place of [`Self::manifest`].
+    pub manifests: Vec<(Features, Bytes)>,
     /// A host's patience; a plugin has none but the budgets of its calls.
     pub patience: Patience,
 }

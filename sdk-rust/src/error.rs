@@ -2,9 +2,10 @@
 
 use std::{borrow::Cow, fmt, time::Duration};
 
-use plugbay_protocol::{Code, Fault, Retry};
+use bytes::Bytes;
+use plugbay_protocol::{Code, Fault, Retry, contract};
 
-use crate::Reply;
+use crate::{HostError, IntoBody, Reply};
 
 /// Why a tool did not do what was asked.
 ///
@@ -39,10 +40,12 @@ enum Inner {
     Tool(String),
     Fault {
         code: Code,
-        reason: Option<&'static str>,
+        reason: Option<Cow<'static, str>>,
         retry: Retry,
         after: Option<Duration>,
         message: String,
+        /// For programs, as MessagePack.
+        data: Option<Bytes>,
     },
 }
 
@@ -60,7 +63,7 @@ impl Error {
             Code::Unavailable | Code::Cancelled | Code::DeadlineExceeded => Retry::Maybe,
             _ => Retry::No,
         };
-        Self(Box::new(Inner::Fault { code, reason: None, retry, after: None, message }))
+        Self(Box::new(Inner::Fault { code, reason: None, retry, after: None, message, data: None }))
     }
 
     /// The arguments are wrong, whatever the state of the world.
@@ -110,13 +113,14 @@ impl Error {
 
     /// Names the exact condition for programs: a constant with a dot in it, such as
     /// `quota.daily`. It may be logged, so it never holds data. Anything else is left
-    /// out, as is everything below `pb.`, which is the protocol's.
+    /// out, as is everything below `pb.` that a contract does not give to its plugins
+    /// with this code. \[R-ER-08\]
     #[must_use]
     pub fn because(mut self, constant: &'static str) -> Self {
-        if let Inner::Fault { reason, .. } = &mut *self.0
-            && is_reason(constant)
+        if let Inner::Fault { reason, code, .. } = &mut *self.0
+            && is_reason(constant, *code)
         {
-            *reason = Some(constant);
+            *reason = Some(constant.into());
         }
         self
     }
@@ -139,6 +143,27 @@ impl Error {
         self
     }
 
+    /// Adds what programs may want to know about it. What has no form on the wire is left out.
+    #[must_use]
+    pub fn data(mut self, value: impl IntoBody) -> Self {
+        if let Inner::Fault { data, .. } = &mut *self.0 {
+            *data = value.into_body().ok();
+        }
+        self
+    }
+
+    /// What the host said, as the end of the call.
+    pub(crate) fn of_host(error: HostError, retry: Retry) -> Self {
+        Self(Box::new(Inner::Fault {
+            code: error.code,
+            reason: error.reason.clone().map(Cow::Owned),
+            retry,
+            after: error.after,
+            message: error.message.clone().unwrap_or_default(),
+            data: error.into_data(),
+        }))
+    }
+
     /// The code the call fails with; `None` if the work failed and the call did not.
     pub fn code(&self) -> Option<Code> {
         match &*self.0 {
@@ -151,9 +176,10 @@ impl Error {
     pub(crate) fn into_reply(self) -> Result<Reply, Fault> {
         match *self.0 {
             Inner::Tool(text) => Ok(Reply::text(text).failed()),
-            Inner::Fault { code, reason, retry, after, message } => {
-                let mut fault = Fault::new(code).retry(retry).message(&message);
-                fault.reason = reason.map(Cow::Borrowed);
+            Inner::Fault { code, reason, retry, after, message, data } => {
+                let mut fault = Fault::new(code).retry(retry);
+                fault.body = words(&message, data.as_deref());
+                fault.reason = reason;
                 fault.after = after.map(|wait| u64::try_from(wait.as_millis()).unwrap_or(u64::MAX));
                 Err(fault)
             }
@@ -204,12 +230,55 @@ impl fmt::Debug for Error {
     }
 }
 
+/// The body of an error: what there is of words and data. \[R-ER-09\]
+fn words(message: &str, data: Option<&[u8]>) -> Bytes {
+    let Some(data) = data else {
+        return if message.is_empty() { Bytes::new() } else { contract::message(message) };
+    };
+    let mut body = Vec::with_capacity(16 + message.len() + data.len());
+    body.push(if message.is_empty() { 0x81 } else { 0x82 });
+    if !message.is_empty() {
+        // What follows the marker of a map with one pair.
+        body.extend_from_slice(&contract::message(message)[1..]);
+    }
+    body.extend_from_slice(b"\xa4data");
+    body.extend_from_slice(data);
+    body.into()
+}
+
 /// An empty text would leave the model with nothing.
 fn chain(text: String) -> String {
     if text.is_empty() { "the tool failed and did not say why".into() } else { text }
 }
 
-fn is_reason(text: &str) -> bool {
+/// The reasons of the protocol's that a contract gives to its plugins, with their codes.
+const OF_CONTRACTS: [(&str, Code); 23] = [
+    ("pb.bad_args", Code::InvalidArgument),
+    ("pb.bad_body", Code::InvalidArgument),
+    ("pb.bad_credentials", Code::FailedPrecondition),
+    ("pb.bad_file", Code::InvalidArgument),
+    ("pb.bad_history", Code::InvalidArgument),
+    ("pb.bad_path", Code::InvalidArgument),
+    ("pb.cannot", Code::InvalidArgument),
+    ("pb.full", Code::ResourceExhausted),
+    ("pb.missing_scope", Code::FailedPrecondition),
+    ("pb.no_such_file", Code::NotFound),
+    ("pb.no_such_program", Code::NotFound),
+    ("pb.rate_limited", Code::ResourceExhausted),
+    ("pb.scope_denied", Code::PermissionDenied),
+    ("pb.session_exists", Code::Conflict),
+    ("pb.too_long", Code::InvalidArgument),
+    ("pb.too_many_boxes", Code::ResourceExhausted),
+    ("pb.turn_open", Code::FailedPrecondition),
+    ("pb.unenforceable", Code::FailedPrecondition),
+    ("pb.unknown_box", Code::NotFound),
+    ("pb.unknown_entry", Code::NotFound),
+    ("pb.unknown_hook", Code::Unimplemented),
+    ("pb.unknown_model", Code::NotFound),
+    ("pb.unknown_session", Code::NotFound),
+];
+
+fn is_reason(text: &str, code: Code) -> bool {
     let word = |word: &str, more: &str| {
         !word.is_empty()
             && word.bytes().all(|b| {
@@ -217,9 +286,8 @@ fn is_reason(text: &str) -> bool {
             })
     };
     match text.split_once('.') {
-        Some((first, rest)) => {
-            first != "pb" && word(first, "") && rest.split('.').all(|part| word(part, "_"))
-        }
+        Some(("pb", _)) => OF_CONTRACTS.contains(&(text, code)),
+        Some((first, rest)) => word(first, "") && rest.split('.').all(|part| word(part, "_")),
         None => false,
     }
 }
@@ -241,8 +309,22 @@ mod tests {
             (".x", false),
             ("a b.c", false),
         ] {
-            assert_eq!(is_reason(text), ok, "{text}");
+            assert_eq!(is_reason(text, Code::Internal), ok, "{text}");
         }
+    }
+
+    /// Each of them stands in the registry of the spec, with its code.
+    #[test]
+    fn the_protocol_s_own_reasons_go_with_their_codes() {
+        let registry = include_str!("../../sdk-spec/registry.md");
+        for (reason, code) in OF_CONTRACTS {
+            assert!(
+                registry.contains(&format!("| `{reason}` | `{}` |", code.as_str())),
+                "{reason}"
+            );
+            assert!(is_reason(reason, code) && !is_reason(reason, Code::Unknown), "{reason}");
+        }
+        assert!(!is_reason("pb.inactive", Code::FailedPrecondition));
     }
 
     #[test]

@@ -64,6 +64,13 @@
 //! One thing it cannot: a host may also bound the silence within a call. A tool that works
 //! for long says so with [`Context::progress`].
 //!
+//! # Streams, and calls of the host
+//!
+//! An [`Entry`] is anything but a tool: a model, a memory, an agent runtime. Its [`Method`]s may
+//! return a [`Stream`], whose items wait for credit, take the caller's [`Input`], and call the
+//! host with [`Context::call`], which is one await. What a plugin would call there it says with
+//! [`Plugin::wants`].
+//!
 //! # Tests
 //!
 //! [`testing::Host`] runs a plugin in memory, in virtual time if you like.
@@ -71,10 +78,15 @@
 #![warn(missing_docs)]
 
 mod activation;
+mod ask;
+mod background;
 mod body;
+mod call;
 mod context;
 mod engine;
+mod entry;
 mod error;
+mod input;
 mod plugin;
 mod reply;
 mod stdio;
@@ -84,13 +96,20 @@ mod tests;
 mod tool;
 mod wire;
 
-pub use plugbay_protocol::{Code, Retry, contract::Block};
+pub use bytes;
+pub use futures_core::Stream;
+pub use plugbay_protocol::{Code, Features, Retry, Trace, contract::Block};
 pub use schemars;
 
 pub use self::{
     activation::Activation,
+    ask::{HostCall, HostError},
+    background::{Background, Retire},
+    body::{FromBody, IntoBody, Raw},
     context::{Context, Level},
+    entry::{Entry, Method},
     error::Error,
+    input::Input,
     plugin::Plugin,
     reply::Reply,
     tool::{Effect, Tool},

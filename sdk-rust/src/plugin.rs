@@ -2,12 +2,20 @@
 
 use std::{fmt, pin::Pin, process::ExitCode, sync::Arc};
 
+use bytes::Bytes;
 use plugbay_protocol::{
-    Announce, Features, Identity, Limits, Patience,
-    contract::{Manifest, Provide},
+    Announce, Features, Identity, Limits, Patience, contract::Provide, scope::Scope,
 };
 
-use crate::{Activation, Error, Tool, body, engine::Engine, stdio, wire::Wire};
+use serde::Serialize;
+use serde_json::Value;
+
+use crate::{
+    Activation, Entry, Error, Method, Tool, body,
+    engine::{Author, Engine},
+    stdio,
+    wire::Wire,
+};
 
 /// Makes the state of an activation.
 pub(crate) type OnActivate<S> = Box<
@@ -28,7 +36,10 @@ pub(crate) type OnDeactivate<S> =
 pub struct Plugin<S = ()> {
     identity: Identity,
     limits: Limits,
+    wants: Vec<String>,
     tools: Vec<Tool<S>>,
+    entries: Vec<Entry<S>>,
+    methods: Vec<Method<S>>,
     on_activate: OnActivate<S>,
     on_deactivate: Option<OnDeactivate<S>>,
 }
@@ -41,7 +52,10 @@ impl Plugin {
         Self {
             identity: Identity { name: id.into(), version: version.into(), sdk },
             limits: Limits::default(),
+            wants: Vec::new(),
             tools: Vec::new(),
+            entries: Vec::new(),
+            methods: Vec::new(),
             on_activate: Box::new(|_| Box::pin(async { Ok(()) })),
             on_deactivate: None,
         }
@@ -63,7 +77,10 @@ impl Plugin {
         Plugin {
             identity: self.identity,
             limits: self.limits,
+            wants: self.wants,
             tools: self.tools.into_iter().map(Tool::with_state).collect(),
+            entries: self.entries.into_iter().map(Entry::with_state).collect(),
+            methods: self.methods.into_iter().map(Method::with_state).collect(),
             on_activate: Box::new(move |activation| {
                 let opening = open(activation);
                 Box::pin(async move { opening.await.map_err(Into::into) })
@@ -81,9 +98,33 @@ impl<S: Send + Sync + 'static> Plugin<S> {
         self
     }
 
-    /// What to do after the last call and before the state is dropped. Not called when the
-    /// host just goes away: what must happen belongs into a `Drop`, and what must not be
-    /// lost onto the disk.
+    /// Adds an entry of another kind, with its methods.
+    #[must_use]
+    pub fn entry(mut self, entry: Entry<S>) -> Self {
+        self.entries.push(entry);
+        self
+    }
+
+    /// Adds a method that belongs to no single entry: one of the plugin's own, or one
+    /// that several entries of a kind share.
+    #[must_use]
+    pub fn method(mut self, method: Method<S>) -> Self {
+        self.methods.push(method);
+        self
+    }
+
+    /// Asks for the right to call the host: `host.tool.call`, or `host.tool.call[fs_*]` for
+    /// some names only. The operator grants all, some or none of it.
+    #[must_use]
+    pub fn wants<T: Into<String>>(mut self, scopes: impl IntoIterator<Item = T>) -> Self {
+        self.wants.extend(scopes.into_iter().map(Into::into));
+        self
+    }
+
+    /// What to do after the last call and before the state is dropped. When the host just
+    /// goes away, or asks with SIGTERM, it is called as well, but all that is open is
+    /// broken off first and it has half a second for everything: what must not be lost
+    /// belongs onto the disk.
     #[must_use]
     pub fn on_deactivate<F, Fut>(mut self, close: F) -> Self
     where
@@ -106,6 +147,14 @@ impl<S: Send + Sync + 'static> Plugin<S> {
     #[must_use]
     pub fn frame_limit(mut self, bytes: u32) -> Self {
         self.limits.frame = bytes.max(Limits::FLOOR.frame);
+        self
+    }
+
+    /// How many bytes of a stream may come before they are used; 256 KiB unless said, never
+    /// below 16 KiB. Each call with items has as much.
+    #[must_use]
+    pub fn window(mut self, bytes: u32) -> Self {
+        self.limits.window = bytes.max(Limits::FLOOR.window);
         self
     }
 
@@ -145,22 +194,90 @@ impl<S: Send + Sync + 'static> Plugin<S> {
         if !problems.is_empty() {
             return Err(problems);
         }
-        let manifest = Manifest { provides: self.provides().cloned().collect(), wants: vec![] };
-        let manifest = body::encode(&manifest, 1024).map_err(|why| vec![why])?;
-        if MANIFEST_MAX < manifest.len() {
-            let n = manifest.len();
-            return Err(vec![format!(
-                "the tools are described by {n} bytes, at most {MANIFEST_MAX} fit"
-            )]);
+        let offers = self.offers();
+        let features = self.features();
+        let (mut manifest, mut manifests) = (Bytes::new(), Vec::new());
+        for features in subsets(features) {
+            let body = self.manifest(features, &offers).map_err(|why| vec![why])?;
+            if features == Features::NONE {
+                manifest = body;
+            } else {
+                manifests.push((features, body));
+            }
+        }
+        // All of them are the same in most plugins.
+        if manifests.iter().all(|(_, other)| *other == manifest) {
+            manifests.clear();
         }
         let wire = Wire::new(Announce {
             identity: self.identity,
             limits: self.limits,
-            features: Features::ASYNC,
+            features: features.union(Features::ASYNC),
             manifest,
+            manifests,
             patience: Patience::default(),
         });
-        Ok(Engine::new(wire, self.tools, self.on_activate, self.on_deactivate, at_once))
+        let author = Author {
+            tools: self.tools,
+            entries: self.entries,
+            methods: self.methods,
+            on_activate: self.on_activate,
+            on_deactivate: self.on_deactivate,
+        };
+        Ok(Engine::new(wire, author, offers, at_once))
+    }
+
+    /// What the plugin has a use for, besides working on several calls at once. Any tool
+    /// may have previews, and a host that takes none gets none.
+    fn features(&self) -> Features {
+        let mut features = Features::STREAM;
+        if !self.wants.is_empty() {
+            features = features.union(Features::REVERSE);
+        }
+        for entry in &self.entries {
+            features = features.union(entry.needs);
+        }
+        for method in &self.methods {
+            features = features.union(method.needs);
+        }
+        features
+    }
+
+    fn offers(&self) -> Vec<Offer> {
+        let tools = self.tools.iter().map(|tool| Offer {
+            kind: "tool".into(),
+            name: tool.provide.name.clone(),
+            needs: Features::NONE,
+            entry: serde_json::to_value(&tool.provide).unwrap_or_default(),
+        });
+        let entries = self.entries.iter().map(|entry| Offer {
+            kind: entry.kind.clone(),
+            name: entry.name.clone(),
+            needs: entry.needs,
+            entry: entry.offer(),
+        });
+        tools.chain(entries).collect()
+    }
+
+    /// What is said to a host with these features.
+    fn manifest(&self, features: Features, offers: &[Offer]) -> Result<Bytes, String> {
+        #[derive(Serialize)]
+        struct Manifest<'a> {
+            provides: Vec<&'a Value>,
+            wants: &'a [String],
+        }
+        let manifest = Manifest {
+            provides: offers.iter().filter(|it| it.suits(features)).map(|it| &it.entry).collect(),
+            wants: if features.contains(Features::REVERSE) { &self.wants } else { &[] },
+        };
+        let manifest = body::encode(&manifest, 1024)?;
+        if MANIFEST_MAX < manifest.len() {
+            let n = manifest.len();
+            return Err(format!(
+                "the tools are described by {n} bytes, at most {MANIFEST_MAX} fit"
+            ));
+        }
+        Ok(manifest)
     }
 
     fn problems(&self) -> Vec<String> {
@@ -192,8 +309,81 @@ impl<S: Send + Sync + 'static> Plugin<S> {
             }
             names.push(name);
         }
+        self.problems_of_entries(&mut problems);
+        let unread = self.wants.iter().filter(|scope| Scope::parse(scope).is_none());
+        problems.extend(unread.map(|scope| format!("the scope {scope:?} is none")));
         problems
     }
+
+    fn problems_of_entries(&self, problems: &mut Vec<String>) {
+        let mut names: Vec<(&str, &str)> = Vec::new();
+        for Entry { kind, name, problem, .. } in &self.entries {
+            if kind == "tool" {
+                problems.push(format!("the tool {name:?} is an Entry, where a Tool is due"));
+            }
+            // [R-HS-10]
+            if !is_tool_name(name) {
+                problems.push(format!(
+                    "the name {name:?} is not a letter and up to 63 more of A-Z a-z 0-9 _ and -"
+                ));
+            }
+            if names.contains(&(kind, name)) {
+                problems.push(format!("two entries of kind {kind:?} are called {name:?}"));
+            }
+            problems.extend(problem.clone());
+            names.push((kind, name));
+        }
+        let mut seen: Vec<&str> = Vec::new();
+        for Method { name, .. } in
+            self.methods.iter().chain(self.entries.iter().flat_map(|it| &it.methods))
+        {
+            if !is_method(name) {
+                problems.push(format!(
+                    "the method {name:?} is not of the form acme.search, or is the SDK's own"
+                ));
+            }
+            if seen.contains(&name.as_str()) {
+                problems.push(format!("two methods are called {name:?}"));
+            }
+            seen.push(name);
+        }
+    }
+}
+
+/// One entry of the manifest.
+pub(crate) struct Offer {
+    pub(crate) kind: String,
+    pub(crate) name: String,
+    pub(crate) needs: Features,
+    pub(crate) entry: Value,
+}
+
+impl Offer {
+    /// Whether a host with these features is offered it.
+    pub(crate) fn suits(&self, features: Features) -> bool {
+        features.contains(self.needs)
+    }
+}
+
+/// Every combination of these features, the larger ones first.
+fn subsets(of: Features) -> Vec<Features> {
+    let mut all = vec![Features::NONE];
+    for one in [Features::STREAM, Features::REVERSE, Features::STREAM_IN] {
+        if of.contains(one) {
+            all.extend(all.clone().into_iter().map(|some| some.union(one)));
+        }
+    }
+    all.sort_by_key(|some| std::cmp::Reverse(some.names().count()));
+    all
+}
+
+/// A method of a contract or of the author's, but for those that the SDK answers itself.
+fn is_method(name: &str) -> bool {
+    let plain = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_';
+    let word =
+        |word: &str| word.starts_with(|c: char| c.is_ascii_lowercase()) && word.bytes().all(plain);
+    let own = name == "tool.call" || name.starts_with("plugin.") || name.starts_with("host.");
+    name.contains('.') && name.split('.').all(word) && !own
 }
 
 /// A HELLO is at most 1 MiB, whatever was announced. \[R-FR-10\]

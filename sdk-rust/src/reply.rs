@@ -1,6 +1,9 @@
 //! What a tool answers, and how its return value becomes that.
 
-use std::{any::Any, borrow::Cow};
+use std::{
+    any::{Any, TypeId},
+    borrow::Cow,
+};
 
 use bytes::Bytes;
 use plugbay_protocol::{
@@ -57,6 +60,19 @@ impl Reply {
         self.0.is_error = true;
         self
     }
+
+    /// Both, one after the other; texts that meet become one.
+    pub(crate) fn join(mut self, more: Self) -> Self {
+        for block in more.0.content {
+            match (self.0.content.last_mut(), block) {
+                (Some(Block::Text { text }), Block::Text { text: more }) => text.push_str(&more),
+                (_, block) => self.0.content.push(block),
+            }
+        }
+        self.0.data = more.0.data.or(self.0.data);
+        self.0.is_error |= more.0.is_error;
+        self
+    }
 }
 
 /// How a call ends, encoded.
@@ -70,31 +86,47 @@ pub(crate) fn outcome<T: Serialize + 'static>(result: Result<T, Error>) -> Outco
     }
 }
 
-fn of_value<T: Serialize + 'static>(value: T) -> Outcome {
+/// What the types mean that are more than data.
+enum Meant<T> {
+    Text(String),
+    Reply(Reply),
+    Data(T),
+}
+
+#[inline]
+fn meant<T: Serialize + 'static>(value: T) -> Meant<T> {
     let mut slot = Some(value);
-    // Known types have a meaning of their own. The comparisons are made by the compiler.
+    // The comparisons are made by the compiler.
     if let Some(text) = take::<String>(&mut slot) {
-        return Ok(of_text(text));
+        return Meant::Text(text);
     }
     if let Some(text) = take::<&'static str>(&mut slot) {
-        return Ok(of_text(text.to_owned()));
+        return Meant::Text(text.to_owned());
     }
     if let Some(text) = take::<Cow<'static, str>>(&mut slot) {
-        return Ok(of_text(text.into_owned()));
-    }
-    if take::<()>(&mut slot).is_some() {
-        return of_reply(&Reply::new());
+        return Meant::Text(text.into_owned());
     }
     if let Some(reply) = take::<Reply>(&mut slot) {
-        return of_reply(&reply);
+        return Meant::Reply(reply);
     }
     if let Some(content) = take::<Vec<Block>>(&mut slot) {
-        return of_reply(&Reply(ToolResult { content, ..ToolResult::default() }));
+        return Meant::Reply(Reply(ToolResult { content, ..ToolResult::default() }));
     }
     if let Some(block) = take::<Block>(&mut slot) {
-        return of_reply(&Reply::new().block(block));
+        return Meant::Reply(Reply::new().block(block));
     }
-    let Some(value) = slot else { return of_reply(&Reply::new()) };
+    match slot.filter(|_| TypeId::of::<T>() != TypeId::of::<()>()) {
+        Some(value) => Meant::Data(value),
+        None => Meant::Reply(Reply::new()),
+    }
+}
+
+fn of_value<T: Serialize + 'static>(value: T) -> Outcome {
+    let value = match meant(value) {
+        Meant::Text(text) => return Ok(of_text(text)),
+        Meant::Reply(reply) => return of_reply(&reply),
+        Meant::Data(value) => value,
+    };
     let text = serde_json::to_string(&value).map_err(not_encodable)?;
     let mut out = Vec::with_capacity(2 * text.len() + 64);
     out.extend_from_slice(TEXT_AND_DATA);
@@ -102,6 +134,17 @@ fn of_value<T: Serialize + 'static>(value: T) -> Outcome {
     out.extend_from_slice(b"\xa4data");
     body::append_any(&mut out, &value).map_err(not_encodable)?;
     Ok(out.into())
+}
+
+/// A part of an answer, for people who watch.
+pub(crate) fn preview<T: Serialize + 'static>(value: T) -> Result<Reply, Fault> {
+    match meant(value) {
+        Meant::Text(text) => Ok(Reply::text(text)),
+        Meant::Reply(Reply(ToolResult { content, .. })) => {
+            Ok(Reply(ToolResult { content, ..ToolResult::default() }))
+        }
+        Meant::Data(value) => serde_json::to_string(&value).map(Reply::text).map_err(not_encodable),
+    }
 }
 
 /// What comes before the text of `{content: [{type: "text", text}]}`.
@@ -148,7 +191,7 @@ fn of_reply(reply: &Reply) -> Outcome {
         .map_err(not_encodable)
 }
 
-fn not_encodable(why: impl std::fmt::Display) -> Fault {
+pub(crate) fn not_encodable(why: impl std::fmt::Display) -> Fault {
     Fault::new(Code::Internal).message(&format!("the result cannot be encoded: {why}"))
 }
 

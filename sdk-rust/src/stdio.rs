@@ -7,19 +7,22 @@ use std::{
     env,
     fs::File,
     io::{self, IoSlice},
+    mem,
     os::fd::{AsFd, OwnedFd},
     pin::{Pin, pin},
     process::{self, ExitCode},
+    sync::Arc,
     task::{Context, Poll, ready},
     time::Duration,
 };
 
 use nix::fcntl::{FcntlArg, fcntl};
-use plugbay_protocol::{Close, Over, Tick};
+use plugbay_protocol::{Close, Over};
 use tokio::{
     io::{AsyncReadExt, AsyncWrite},
     net::unix::pipe,
     runtime::{self, Handle, RuntimeFlavor},
+    signal::unix::{Signal, SignalKind, signal},
     time::{Instant, Sleep},
 };
 
@@ -145,6 +148,8 @@ async fn converse<S: Send + Sync + 'static>(
         writer: Some(writer),
         grown: Grown::default(),
         timer: Box::pin(tokio::time::sleep(Duration::ZERO)),
+        // Without it the signal ends the process as it always does.
+        sigterm: signal(SignalKind::terminate()).ok(),
         leaving: None,
     };
     // A task of its own: what an author awaits it beside cannot slow it down.
@@ -186,6 +191,7 @@ struct Link<S> {
     grown: Grown,
     /// For late progress, and for the farewell.
     timer: Pin<Box<Sleep>>,
+    sigterm: Option<Signal>,
     /// Since the conversation is over: when to leave, and with which code.
     leaving: Option<(Instant, ExitCode)>,
 }
@@ -202,28 +208,33 @@ impl<S: Send + Sync + 'static> Future for Link<S> {
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Parting> {
         let this = self.get_mut();
-        let wire = std::sync::Arc::clone(&this.engine.wire);
+        let wire = Arc::clone(&this.engine.wire);
         wire.lock().awake();
         loop {
             let mut again = false;
-            while this.read(&mut wire.lock(), cx).is_ready() {
+            // A statement of its own, so that the lock is gone before anything runs.
+            while let Poll::Ready(now) = { this.read(&mut wire.lock(), cx) } {
                 again = true;
                 // All frames of one read are dispatched before anything is written.
-                let over = this.engine.turn().map(exit_code);
-                if let Some(code) = over {
-                    this.leave(code);
-                }
+                this.turn(now);
             }
             let mut inner = wire.lock();
             again |= this.pass_time(&mut inner, cx);
+            if mem::take(&mut inner.stirred) {
+                drop(inner);
+                this.turn(Instant::now());
+                continue;
+            }
             this.write(&mut inner, cx);
-            if this.writer.is_none() && this.leaving.is_none() {
+            if this.leaving.is_none() && (this.writer.is_none() || this.is_terminated(cx)) {
                 // Nobody reads the answers, so nobody needs them.
                 this.leave(ExitCode::SUCCESS);
-                inner.give_all_up();
+                drop(inner);
+                this.engine.give_all_up();
+                continue;
             }
             if let Some((at, code)) = this.leaving {
-                let idle = inner.open.is_empty();
+                let idle = !inner.is_busy();
                 let unwritten = !inner.conversation.outbox().is_empty() && this.writer.is_some();
                 if idle && !unwritten || at <= Instant::now() {
                     return Poll::Ready(Parting { code, busy: !idle });
@@ -238,8 +249,23 @@ impl<S: Send + Sync + 'static> Future for Link<S> {
 }
 
 impl<S: Send + Sync + 'static> Link<S> {
-    /// Ready if the conversation has heard something new.
-    fn read(&mut self, inner: &mut Inner, cx: &mut Context<'_>) -> Poll<()> {
+    /// Tells the engine what the conversation has heard.
+    fn turn(&mut self, now: Instant) {
+        let over = self.engine.turn(now).map(exit_code);
+        if let Some(code) = over
+            && self.leaving.is_none()
+        {
+            self.leave(code);
+        }
+    }
+
+    /// Whether somebody has asked this process to go. \[R-PR-13\]
+    fn is_terminated(&mut self, cx: &mut Context<'_>) -> bool {
+        self.sigterm.as_mut().is_some_and(|signal| signal.poll_recv(cx).is_ready())
+    }
+
+    /// Ready if the conversation has heard something new: when it has.
+    fn read(&mut self, inner: &mut Inner, cx: &mut Context<'_>) -> Poll<Instant> {
         let Some(reader) = &mut self.reader else { return Poll::Pending };
         let buffer = inner.conversation.buffer();
         let got = ready!(pin!(reader.read_buf(buffer)).poll(cx));
@@ -247,15 +273,16 @@ impl<S: Send + Sync + 'static> Link<S> {
             self.grown.reader = true;
             enlarge(reader);
         }
+        let now = Instant::now();
         match got {
-            Ok(n) if 0 < n => inner.conversation.received(Tick(0)),
+            Ok(n) if 0 < n => inner.conversation.received(self.engine.wire.tick(now)),
             // A pipe that cannot be read has ended as well.
             _ => {
                 self.reader = None;
                 inner.conversation.eof();
             }
         }
-        Poll::Ready(())
+        Poll::Ready(now)
     }
 
     /// As much as the pipe takes. It wakes us when it takes more.
@@ -275,18 +302,21 @@ impl<S: Send + Sync + 'static> Link<S> {
                 _ => writer.poll_write_vectored(cx, &pieces.map(IoSlice::new)[..count]),
             };
             match written {
-                Poll::Pending => return,
+                Poll::Pending => break,
                 Poll::Ready(Ok(n)) if 0 < n => outbox.advance(n),
                 Poll::Ready(_) => self.writer = None,
             }
         }
+        self.engine.wire.relieve(inner);
     }
 
     /// True if time has brought something to write.
     fn pass_time(&mut self, inner: &mut Inner, cx: &mut Context<'_>) -> bool {
         let leave = self.leaving.map(|(at, _)| at);
         let mut sent = false;
-        while let Some(due) = inner.next_late().into_iter().chain(leave).min() {
+        let wire = Arc::clone(&self.engine.wire);
+        let own = |inner: &Inner| inner.conversation.deadline().and_then(|tick| wire.instant(tick));
+        while let Some(due) = inner.next_late().into_iter().chain(leave).chain(own(inner)).min() {
             if self.timer.deadline() != due {
                 self.timer.as_mut().reset(due);
             }
@@ -294,6 +324,8 @@ impl<S: Send + Sync + 'static> Link<S> {
                 break;
             }
             inner.send_late(due);
+            inner.conversation.tick(wire.tick(due));
+            inner.stirred = true;
             sent = true;
         }
         sent

@@ -191,7 +191,7 @@ impl Host {
 impl Drop for Host {
     fn drop(&mut self) {
         self.pump.abort();
-        self.desk.wire.lock().give_all_up();
+        self.desk.wire.give_all_up();
     }
 }
 
@@ -585,12 +585,17 @@ impl<S: Send + Sync + 'static> Pump<S> {
             inner.send_late(Instant::now());
             if !to_plugin.is_empty() {
                 inner.conversation.buffer().extend_from_slice(&to_plugin);
-                inner.conversation.received(now);
+                inner.conversation.received(self.desk.wire.tick(Instant::now()));
             }
+            inner.conversation.tick(self.desk.wire.tick(Instant::now()));
             drop(inner);
             // The author's code runs here, with no lock held.
-            self.engine.turn();
-            self.desk.wire.lock().conversation.outbox().take()
+            self.engine.turn(Instant::now());
+            let mut inner = self.desk.wire.lock();
+            inner.stirred = false;
+            let to_host = inner.conversation.outbox().take();
+            self.desk.wire.relieve(&mut inner);
+            to_host
         };
         if !to_host.is_empty() {
             let mut state = self.desk.lock();

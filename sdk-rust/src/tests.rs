@@ -450,7 +450,7 @@ async fn a_deadline_ends_the_call_even_if_the_host_never_cancels() {
         let wire = Arc::clone(&engine.wire);
         wire.lock().conversation.buffer().extend_from_slice(&host.outbox().take());
         wire.lock().conversation.received(now);
-        engine.turn();
+        engine.turn(Instant::now());
         host.buffer().extend_from_slice(&wire.lock().conversation.outbox().take());
         host.received(now);
         std::iter::from_fn(|| host.poll()).last()

@@ -1,16 +1,23 @@
 //! A function, and what the host has to know about it.
 
-use std::{any::TypeId, fmt, pin::Pin, sync::Arc};
+use std::{
+    any::TypeId,
+    fmt,
+    future::poll_fn,
+    pin::{Pin, pin},
+    sync::Arc,
+};
 
 use bytes::Bytes;
+use futures_core::Stream;
 use plugbay_protocol::{Code, Fault, contract::Provide};
 use schemars::{JsonSchema, generate::SchemaSettings};
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::{Value, json};
 
 use crate::{
-    Context, Error, body,
-    reply::{Outcome, outcome},
+    Context, Error, IntoBody, Reply, body,
+    reply::{Outcome, not_encodable, outcome, preview},
 };
 
 /// What a call does to the world.
@@ -43,7 +50,7 @@ impl Effect {
 /// bytes carries `#[serde(with = "serde_bytes")]` and `#[schemars(with = "Vec<u8>")]`.
 ///
 /// **Results**: a `String` (or `&'static str`) becomes one text; `()` becomes an empty
-/// answer; a [`Block`](crate::Block), a `Vec` of them or a [`Reply`](crate::Reply) is
+/// answer; a [`Block`](crate::Block), a `Vec` of them or a [`Reply`] is
 /// sent as it is; any other `Serialize` type becomes `data`, and a text with the same as
 /// compact JSON.
 ///
@@ -112,6 +119,56 @@ impl<S: Send + Sync + 'static> Tool<S> {
         Self { provide: provide::<A>(name.into()), start: Arc::new(start) }
     }
 
+    /// A tool that answers bit by bit. People who watch see each element of the stream when
+    /// it comes, if the host has streams; the result is all of them together, one text if all
+    /// are texts. The stream is asked for its next element only when there is room
+    /// for it. \[R-TL-12\]
+    ///
+    /// Elements are what [results](Tool) are, but that data becomes text.
+    ///
+    /// ```
+    /// use futures::{Stream, stream};
+    /// use plugbay_sdk::{Context, Error, Tool};
+    ///
+    /// fn count(_: Context, (): ()) -> impl Stream<Item = Result<String, Error>> + use<> {
+    ///     stream::iter((1..4).map(|n| Ok(format!("{n} "))))
+    /// }
+    ///
+    /// let count: Tool = Tool::stream("count", count); // "1 2 3 "
+    /// ```
+    pub fn stream<A, F, St, T, E>(name: impl Into<String>, function: F) -> Self
+    where
+        A: DeserializeOwned + JsonSchema + Send + 'static,
+        F: Fn(Context<S>, A) -> St + Send + Sync + 'static,
+        St: Stream<Item = Result<T, E>> + Send + 'static,
+        T: Serialize + Send + 'static,
+        E: Into<Error> + Send,
+    {
+        let function = Arc::new(function);
+        let start = move |context: Context<S>, args: Bytes| {
+            let function = Arc::clone(&function);
+            Running::Async(Box::pin(async move {
+                let call = Arc::clone(&context.call);
+                let mut elements = pin!(function(context, arguments::<A>(args)?));
+                let mut whole = Reply::new();
+                while let Some(element) = next_of(elements.as_mut()).await {
+                    let part = match element {
+                        Ok(element) => preview(element)?,
+                        Err(error) => {
+                            let failed = error.into().into_reply()?;
+                            return outcome(Ok(whole.join(failed)));
+                        }
+                    };
+                    let item = part.clone().into_body().map_err(not_encodable)?;
+                    call.send(&item).await.map_err(|e| e.into_fault(Code::Internal))?;
+                    whole = whole.join(part);
+                }
+                outcome(Ok(whole))
+            }))
+        };
+        Self { provide: provide::<A>(name.into()), start: Arc::new(start) }
+    }
+
     /// One or two sentences for the model.
     #[must_use]
     pub fn describe(mut self, text: impl Into<String>) -> Self {
@@ -139,6 +196,11 @@ impl<S: Send + Sync + 'static> Tool<S> {
         self.provide.output_schema = Some(schema::<T>(false));
         self
     }
+}
+
+/// The next element of a stream.
+pub(crate) async fn next_of<St: Stream>(mut stream: Pin<&mut St>) -> Option<St::Item> {
+    poll_fn(|cx| stream.as_mut().poll_next(cx)).await
 }
 
 impl Tool {

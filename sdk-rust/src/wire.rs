@@ -1,4 +1,4 @@
-//! What the I/O task and the tools share: the conversation and its open calls.
+//! What the I/O task and the author's code share: the conversation and what is open in it.
 //!
 //! Everybody who has something to send locks the conversation for as long as it
 //! takes to put a frame into its outbox, and never over an await. Only the I/O task
@@ -6,43 +6,90 @@
 
 use std::{
     collections::BTreeMap,
-    sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicU8, Ordering},
-    },
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     task::Waker,
     time::Duration,
 };
 
 use bytes::Bytes;
 use plugbay_protocol::{
-    Announce, CallId, CancelReason, Code, Conversation, Fault, Incoming, Note, Retry, Tick,
-    contract,
+    Announce, CallId, CancelReason, Conversation, Failure, Misuse, Note, Outgoing, Tick,
 };
-use tokio::{sync::Notify, time::Instant};
+use tokio::{
+    sync::{Notify, oneshot},
+    time::Instant,
+};
 
-use crate::{Error, activation::Activation, reply::Outcome};
+use crate::{
+    call::{Call, Cause},
+    reply::Outcome,
+};
 
-/// Progress is told at most once in this time for each call; the last one always.
-pub(crate) const PROGRESS_EVERY: Duration = Duration::from_millis(100);
 /// Notes are lossy by nature: with this much unread by the host, none is added.
 const NOTES_MAX: u64 = 256 << 10;
+/// With this much unread by the host, items wait, whatever credit they have.
+pub(crate) const ITEMS_MAX: u64 = 1 << 20;
 
 /// One conversation and everything that hangs on it.
 pub(crate) struct Wire {
     inner: Mutex<Inner>,
-    /// Told when the last call besides the lifecycle has ended.
+    /// The epoch of the conversation's time.
+    started: Instant,
+    /// Told when nothing is open any more besides the lifecycle.
     quiet: Notify,
+    /// Told when a call to the host has ended, and so a slot is free.
+    freed: Notify,
+    /// Told when items may be added to the outbox again.
+    pub(crate) room: Notify,
+    /// Told when the plugin begins to drain, and when the conversation is over.
+    turned: Notify,
 }
 
 pub(crate) struct Inner {
     pub(crate) conversation: Conversation,
     /// Calls whose code is still running.
     pub(crate) open: BTreeMap<CallId, Arc<Call>>,
+    /// Calls to the host that have not ended.
+    asked: BTreeMap<CallId, Asked>,
+    /// Outcomes of calls whose own calls to the host have not ended. \[R-RV-04\]
+    held: BTreeMap<CallId, Outcome>,
     /// Progress that came too soon after the one before.
     late: BTreeMap<CallId, (Instant, Note)>,
+    /// Work that belongs to no call and is open.
+    background: usize,
+    /// What the author does when the host has gone.
+    pub(crate) farewell: bool,
+    phase: Phase,
+    /// Activations that have begun.
+    epoch: u64,
+    /// The conversation may have events that nothing it has read has caused.
+    pub(crate) stirred: bool,
+    /// An item waits for the outbox to get shorter.
+    pub(crate) crowded: bool,
     /// Wakes the I/O task; `None` while it is awake and will look anyway.
     sleeping: Option<Waker>,
+}
+
+/// What work without a call may be done. The stage of the conversation does not tell the
+/// whole: what ends with an activation ends before the END that tells so.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Phase {
+    /// All.
+    Serving,
+    /// All, but it should come to an end.
+    Draining,
+    /// None until the next activation.
+    Settled,
+    /// None ever again.
+    Over,
+}
+
+/// A call to the host.
+struct Asked {
+    /// The call of the host's that it serves.
+    parent: Option<CallId>,
+    /// `None` once it has been told.
+    tell: Option<oneshot::Sender<Result<Bytes, Failure>>>,
 }
 
 impl std::fmt::Debug for Wire {
@@ -54,14 +101,25 @@ impl std::fmt::Debug for Wire {
 impl Wire {
     pub(crate) fn new(announce: Announce) -> Arc<Self> {
         Arc::new(Self {
-            // A plugin's conversation has no timers, so time is of no use to it.
             inner: Mutex::new(Inner {
                 conversation: Conversation::plugin(announce, Tick(0)),
                 open: BTreeMap::new(),
+                asked: BTreeMap::new(),
+                held: BTreeMap::new(),
                 late: BTreeMap::new(),
+                background: 0,
+                farewell: false,
+                phase: Phase::Settled,
+                epoch: 0,
+                stirred: false,
+                crowded: false,
                 sleeping: None,
             }),
+            started: Instant::now(),
             quiet: Notify::new(),
+            freed: Notify::new(),
+            room: Notify::new(),
+            turned: Notify::new(),
         })
     }
 
@@ -70,32 +128,114 @@ impl Wire {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// A moment, as the conversation counts time.
+    pub(crate) fn tick(&self, now: Instant) -> Tick {
+        let ms = now.saturating_duration_since(self.started).as_millis();
+        Tick(u64::try_from(ms).unwrap_or(u64::MAX))
+    }
+
+    /// The reverse of [`Self::tick`].
+    pub(crate) fn instant(&self, Tick(ms): Tick) -> Option<Instant> {
+        self.started.checked_add(Duration::from_millis(ms))
+    }
+
     /// Answers a call, whose code has finished. Whoever comes second, or after the
     /// end of the conversation, is not heard: every call has exactly one END.
     pub(crate) fn end(&self, id: CallId, outcome: Outcome) {
         let mut inner = self.lock();
         inner.open.remove(&id);
+        if inner.asked.values().any(|asked| asked.parent == Some(id)) {
+            // Whoever made those calls has dropped them, or will be heard by nobody.
+            inner.cancel_children(id, self.tick(Instant::now()));
+            inner.held.insert(id, outcome);
+            inner.wake();
+            return;
+        }
+        self.end_now(&mut inner, id, outcome);
+    }
+
+    fn end_now(&self, inner: &mut Inner, id: CallId, outcome: Outcome) {
         if let Some((_, note)) = inner.late.remove(&id) {
             inner.conversation.note(Some(id), &note);
         }
         // A result that is too large has been answered with a fault by itself.
         let _over_or_too_large = inner.conversation.end(id, outcome);
-        if inner.conversation.open_calls() == 0 {
+        if inner.is_quiet() {
             self.quiet.notify_waiters();
         }
         inner.wake();
     }
 
     pub(crate) fn is_quiet(&self) -> bool {
-        self.lock().conversation.open_calls() == 0
+        self.lock().is_quiet()
     }
 
-    /// Waits until no call is open besides the lifecycle.
+    /// Waits until nothing is open besides the lifecycle.
     pub(crate) async fn quiet(&self) {
         loop {
             let told = self.quiet.notified();
             if self.is_quiet() {
                 return;
+            }
+            told.await;
+        }
+    }
+
+    /// Waits until no code of the author's runs, the farewell not counted.
+    pub(crate) async fn still(&self) {
+        loop {
+            let told = self.quiet.notified();
+            {
+                let inner = self.lock();
+                if inner.open.is_empty() && inner.background == 0 {
+                    return;
+                }
+            }
+            told.await;
+        }
+    }
+
+    /// Like [`Self::quiet`], and from that moment on nothing more begins.
+    pub(crate) async fn settle(&self) {
+        loop {
+            let told = self.quiet.notified();
+            {
+                let mut inner = self.lock();
+                if inner.is_quiet() {
+                    inner.phase = inner.phase.max(Phase::Settled);
+                    return;
+                }
+            }
+            told.await;
+        }
+    }
+
+    /// Activation begins, and with it a new life for work without a call.
+    pub(crate) fn serve(self: &Arc<Self>) -> Serving {
+        let mut inner = self.lock();
+        inner.epoch += 1;
+        inner.turn(Phase::Serving);
+        Serving { wire: Arc::clone(self), kept: false }
+    }
+
+    pub(crate) fn turn(&self, phase: Phase) {
+        self.lock().turn(phase);
+        self.turned.notify_waiters();
+    }
+
+    /// Waits until the plugin drains, or until more than that.
+    pub(crate) async fn draining(&self, epoch: u64) {
+        self.reached(epoch, Phase::Draining).await;
+    }
+
+    async fn reached(&self, epoch: u64, phase: Phase) {
+        loop {
+            let told = self.turned.notified();
+            {
+                let inner = self.lock();
+                if phase <= inner.phase || inner.epoch != epoch {
+                    return;
+                }
             }
             told.await;
         }
@@ -110,7 +250,7 @@ impl Wire {
     }
 
     /// Keeps a progress note until `due`, in place of the one that waited before.
-    fn note_later(&self, id: CallId, due: Instant, note: Note) {
+    pub(crate) fn note_later(&self, id: CallId, due: Instant, note: Note) {
         let mut inner = self.lock();
         let first = inner.late.values().all(|(other, _)| due < *other);
         inner.late.insert(id, (due, note));
@@ -118,10 +258,187 @@ impl Wire {
             inner.wake();
         }
     }
+
+    /// Items that came with this size have been used.
+    pub(crate) fn taken(&self, id: CallId, size: u32) {
+        let mut inner = self.lock();
+        inner.conversation.taken(id, size);
+        inner.wake();
+    }
+
+    /// The outbox has got shorter: whoever waits for that goes on.
+    pub(crate) fn relieve(&self, inner: &mut Inner) {
+        if inner.crowded && inner.conversation.outbox().len() < ITEMS_MAX / 2 {
+            inner.crowded = false;
+            self.room.notify_waiters();
+        }
+    }
+
+    /// Calls the host, as soon as the host accepts one more.
+    ///
+    /// # Errors
+    /// It cannot be sent.
+    pub(crate) async fn ask(self: &Arc<Self>, call: &Outgoing<'_>) -> Result<Asking, Misuse> {
+        loop {
+            let freed = self.freed.notified();
+            match self.try_ask(call) {
+                Err(Misuse::Full { .. }) => freed.await,
+                asked => return asked,
+            }
+        }
+    }
+
+    fn try_ask(self: &Arc<Self>, call: &Outgoing<'_>) -> Result<Asking, Misuse> {
+        let now = self.tick(Instant::now());
+        let mut inner = self.lock();
+        if call.parent.is_none() && Phase::Settled <= inner.phase {
+            return Err(Misuse::NotActive);
+        }
+        let id = inner.conversation.call(call, now)?;
+        let (tell, outcome) = oneshot::channel();
+        inner.asked.insert(id, Asked { parent: call.parent, tell: Some(tell) });
+        inner.wake();
+        Ok(Asking { wire: Arc::clone(self), id, outcome })
+    }
+
+    /// A call to the host has its outcome.
+    pub(crate) fn answered(&self, id: CallId, outcome: Result<Bytes, Failure>) {
+        // One whose budget was spent is open until the host ends it.
+        let open = matches!(outcome, Err(Failure::Expired { .. }));
+        if let Some(tell) = self.lock().asked.get_mut(&id).and_then(|asked| asked.tell.take()) {
+            // Whoever gave it up does not listen any more.
+            let _heard = tell.send(outcome);
+        }
+        if !open {
+            self.released(id);
+        }
+    }
+
+    /// A call to the host is over, and its slot free.
+    pub(crate) fn released(&self, id: CallId) {
+        let mut inner = self.lock();
+        let Some(asked) = inner.asked.remove(&id) else { return };
+        if let Some(parent) = asked.parent
+            && inner.asked.values().all(|other| other.parent != Some(parent))
+            && let Some(outcome) = inner.held.remove(&parent)
+        {
+            self.end_now(&mut inner, parent, outcome);
+        }
+        self.freed.notify_waiters();
+        if inner.is_quiet() {
+            self.quiet.notify_waiters();
+        }
+    }
+
+    /// Work without a call begins.
+    ///
+    /// # Errors
+    /// The plugin is not active.
+    pub(crate) fn begin(self: &Arc<Self>) -> Result<Task, Misuse> {
+        let mut inner = self.lock();
+        if Phase::Settled <= inner.phase {
+            return Err(Misuse::NotActive);
+        }
+        inner.background += 1;
+        Ok(Task { wire: Arc::clone(self), epoch: inner.epoch })
+    }
+
+    /// The conversation is over: everything that is still running should stop.
+    pub(crate) fn give_all_up(&self) {
+        let mut inner = self.lock();
+        inner.late.clear();
+        inner.held.clear();
+        inner.turn(Phase::Over);
+        for call in inner.open.values() {
+            call.cancel(Cause::Shutdown);
+        }
+        self.turned.notify_waiters();
+    }
+}
+
+/// A call to the host that is waited for. Dropping it gives the call up.
+pub(crate) struct Asking {
+    wire: Arc<Wire>,
+    id: CallId,
+    outcome: oneshot::Receiver<Result<Bytes, Failure>>,
+}
+
+impl Asking {
+    /// Waits for its outcome; `None` if it was given up.
+    pub(crate) async fn outcome(&mut self) -> Option<Result<Bytes, Failure>> {
+        (&mut self.outcome).await.ok()
+    }
+}
+
+impl Drop for Asking {
+    fn drop(&mut self) {
+        if !self.outcome.is_terminated() {
+            let now = self.wire.tick(Instant::now());
+            let mut inner = self.wire.lock();
+            inner.conversation.cancel(self.id, CancelReason::User, now);
+            inner.stirred = true;
+            inner.wake();
+        }
+    }
+}
+
+/// An activation that may still fail; if it does, its work in the background ends.
+pub(crate) struct Serving {
+    wire: Arc<Wire>,
+    kept: bool,
+}
+
+impl Serving {
+    pub(crate) fn keep(mut self) {
+        self.kept = true;
+    }
+}
+
+impl Drop for Serving {
+    fn drop(&mut self) {
+        if !self.kept {
+            self.wire.turn(Phase::Settled);
+        }
+    }
+}
+
+/// Work without a call, open until it is dropped.
+pub(crate) struct Task {
+    wire: Arc<Wire>,
+    epoch: u64,
+}
+
+impl Task {
+    /// Waits until it must not go on.
+    pub(crate) async fn given_up(&self) {
+        self.wire.reached(self.epoch, Phase::Settled).await;
+    }
+}
+
+impl Drop for Task {
+    fn drop(&mut self) {
+        let mut inner = self.wire.lock();
+        inner.background -= 1;
+        if inner.is_quiet() {
+            self.wire.quiet.notify_waiters();
+        }
+        inner.wake();
+    }
 }
 
 impl Inner {
-    fn wake(&mut self) {
+    /// A phase begins. What is over stays over.
+    fn turn(&mut self, phase: Phase) {
+        if self.phase != Phase::Over {
+            self.phase = phase;
+        }
+    }
+
+    pub(crate) fn epoch(&self) -> u64 {
+        self.epoch
+    }
+
+    pub(crate) fn wake(&mut self) {
         if let Some(waker) = self.sleeping.take() {
             waker.wake();
         }
@@ -139,7 +456,25 @@ impl Inner {
         self.sleeping = None;
     }
 
-    /// When the next late note is due.
+    /// Whether nothing is open besides the lifecycle, in either direction.
+    fn is_quiet(&self) -> bool {
+        self.conversation.open_calls() == 0 && self.asked.is_empty() && self.background == 0
+    }
+
+    /// Whether code of the author's is running.
+    pub(crate) fn is_busy(&self) -> bool {
+        !self.open.is_empty() || 0 < self.background || self.farewell
+    }
+
+    fn cancel_children(&mut self, parent: CallId, now: Tick) {
+        let children = self.asked.iter().filter(|(_, asked)| asked.parent == Some(parent));
+        for id in children.map(|(id, _)| *id).collect::<Vec<_>>() {
+            self.conversation.cancel(id, CancelReason::Parent, now);
+        }
+        self.stirred = true;
+    }
+
+    /// When time alone brings something to send, as the author's code has it.
     pub(crate) fn next_late(&self) -> Option<Instant> {
         self.late.values().map(|(due, _)| *due).min()
     }
@@ -149,160 +484,6 @@ impl Inner {
         while let Some(id) = self.late.iter().find(|(_, (due, _))| *due <= now).map(|(id, _)| *id) {
             if let Some((_, note)) = self.late.remove(&id) {
                 self.conversation.note(Some(id), &note);
-            }
-        }
-    }
-
-    /// The conversation is over: every call that is still running should stop.
-    pub(crate) fn give_all_up(&mut self) {
-        self.late.clear();
-        for call in self.open.values() {
-            call.cancel(Cause::Shutdown);
-        }
-    }
-}
-
-/// Why nobody wants the result of a call any more.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
-pub(crate) enum Cause {
-    /// The caller said CANCEL.
-    Cancelled = 1,
-    /// Its total budget is spent, by our clock.
-    Deadline = 2,
-    /// One of its budgets is spent, by the caller's clock, which is usually first.
-    Overdue = 3,
-    /// The conversation is over, or will be.
-    Shutdown = 4,
-}
-
-impl Cause {
-    const ALL: [Self; 4] = [Self::Cancelled, Self::Deadline, Self::Overdue, Self::Shutdown];
-
-    /// What to answer for code that had to be broken off. To a CANCEL that is
-    /// `cancelled`, whatever its reason. \[R-CN-01\] \[R-TO-09\]
-    pub(crate) fn fault(self) -> Fault {
-        let code = match self {
-            Self::Deadline => Code::DeadlineExceeded,
-            Self::Cancelled | Self::Overdue | Self::Shutdown => Code::Cancelled,
-        };
-        Fault::new(code).retry(Retry::Maybe)
-    }
-
-    /// The same for code that breaks off by itself.
-    pub(crate) fn error(self) -> Error {
-        match self {
-            Self::Cancelled => Error::cancelled(),
-            Self::Deadline | Self::Overdue => Error::new(Code::DeadlineExceeded, "out of time"),
-            Self::Shutdown => Error::unavailable("the host has gone"),
-        }
-    }
-}
-
-impl From<CancelReason> for Cause {
-    fn from(reason: CancelReason) -> Self {
-        match reason {
-            CancelReason::User | CancelReason::Parent => Self::Cancelled,
-            CancelReason::Deadline | CancelReason::Idle => Self::Overdue,
-            CancelReason::Shutdown => Self::Shutdown,
-        }
-    }
-}
-
-/// One call, as its code sees it.
-pub(crate) struct Call {
-    pub(crate) id: CallId,
-    pub(crate) wire: Arc<Wire>,
-    pub(crate) activation: Arc<Activation>,
-    pub(crate) deadline: Option<Instant>,
-    pub(crate) idle: Option<Duration>,
-    /// 0, or a [`Cause`].
-    cause: AtomicU8,
-    told: Notify,
-    progress: Mutex<Pace>,
-}
-
-#[derive(Default)]
-struct Pace {
-    /// When the last one was sent, or will be.
-    at: Option<Instant>,
-    n: u64,
-}
-
-impl Call {
-    pub(crate) fn new(
-        incoming: &Incoming,
-        deadline: Option<Instant>,
-        wire: Arc<Wire>,
-        activation: Arc<Activation>,
-    ) -> Self {
-        Self {
-            id: incoming.id,
-            wire,
-            activation,
-            deadline,
-            idle: incoming.idle.map(Duration::from_millis),
-            cause: AtomicU8::new(0),
-            told: Notify::new(),
-            progress: Mutex::default(),
-        }
-    }
-
-    /// Tells the call's code to stop. The first cause stays.
-    pub(crate) fn cancel(&self, cause: Cause) {
-        let first =
-            self.cause.compare_exchange(0, cause as u8, Ordering::AcqRel, Ordering::Acquire);
-        if first.is_ok() {
-            self.told.notify_waiters();
-        }
-    }
-
-    /// Why the result is not wanted any more, if so. Looks at the clock, so that a
-    /// deadline counts even where nothing else could run.
-    pub(crate) fn cause(&self) -> Option<Cause> {
-        let told = self.cause.load(Ordering::Acquire);
-        let told = Cause::ALL.into_iter().find(|cause| *cause as u8 == told);
-        told.or_else(|| {
-            self.deadline.filter(|at| *at <= Instant::now())?;
-            self.cancel(Cause::Deadline);
-            Some(Cause::Deadline)
-        })
-    }
-
-    /// Waits until the result is not wanted any more.
-    pub(crate) async fn given_up(&self) -> Cause {
-        loop {
-            let told = self.told.notified();
-            if let Some(cause) = self.cause() {
-                return cause;
-            }
-            match self.deadline {
-                None => told.await,
-                Some(at) => tokio::select! {
-                    () = told => {}
-                    () = tokio::time::sleep_until(at) => {}
-                },
-            }
-        }
-    }
-
-    /// Tells how far the call has come, now or a little later.
-    pub(crate) fn progress(&self, n: u64, total: Option<u64>, text: &str) {
-        let mut pace = self.progress.lock().unwrap_or_else(PoisonError::into_inner);
-        pace.n = pace.n.max(n);
-        let body = if text.is_empty() { Bytes::new() } else { contract::message(text) };
-        let note = Note::Progress { n: Some(pace.n), total, unit: None, body };
-        let now = Instant::now();
-        match pace.at {
-            // One is waiting already: this one takes its place.
-            Some(due) if now < due => self.wire.note_later(self.id, due, note),
-            Some(sent) if now < sent + PROGRESS_EVERY => {
-                pace.at = Some(sent + PROGRESS_EVERY);
-                self.wire.note_later(self.id, sent + PROGRESS_EVERY, note);
-            }
-            _ => {
-                pace.at = Some(now);
-                self.wire.note(Some(self.id), &note);
             }
         }
     }

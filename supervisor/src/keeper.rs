@@ -947,6 +947,7 @@ fn announce(plan: &PluginPlan) -> Announce {
         },
         features: Features::ALL,
         manifest: Bytes::new(),
+        manifests: Vec::new(),
         patience: Patience {
             hello_ms: ms(timeouts.hello),
             ping_after_ms: ms(timeouts.ping_after),

@@ -48,6 +48,31 @@ fn the_host_speaks_first_and_the_plugin_answers() {
     assert!(body.is_empty());
 }
 
+/// A plugin may be able to offer less to a host that has fewer features.
+#[test]
+fn a_plugin_s_manifest_follows_the_features_in_use() {
+    let both = Features::STREAM.union(Features::STREAM_IN);
+    let plugin = Announce {
+        features: Features::ALL,
+        manifest: blob(10),
+        manifests: vec![(both, blob(30)), (Features::STREAM, blob(20))],
+        ..announce()
+    };
+    for (host, sent) in [
+        (Features::ALL, 30),
+        (both, 30),
+        (Features::STREAM.union(Features::ASYNC), 20),
+        (Features::STREAM_IN, 10),
+        (Features::NONE, 10),
+    ] {
+        let mut pair = Pair::new(Announce { features: host, ..announce() }, plugin.clone());
+        pair.flow();
+        let events = pair.host_events();
+        let [Event::Hello(welcome)] = &events[..] else { panic!("{events:?}") };
+        assert_eq!(welcome.manifest, blob(sent), "{host:?}");
+    }
+}
+
 #[test]
 fn each_side_learns_what_the_other_announced() {
     let host = Announce { limits: Limits { calls: 9, ..Limits::default() }, ..announce() };
