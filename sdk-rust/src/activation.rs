@@ -70,7 +70,7 @@ impl Activation {
     /// # Errors
     /// It does not fit: says which key, and ends the activation as `invalid_argument`.
     pub fn config<T: DeserializeOwned>(&self) -> Result<T, Error> {
-        let config = if self.config.is_empty() { &EMPTY_MAP[..] } else { &self.config[..] };
+        let config = if self.config.is_empty() { body::EMPTY_MAP } else { &self.config[..] };
         body::decode(config).map_err(|why| Error::invalid(format!("config: {why}")))
     }
 
@@ -162,8 +162,6 @@ impl fmt::Debug for Activation {
         f.debug_struct("Activation").field("grant", &self.grant).field("secrets", &secrets).finish()
     }
 }
-
-const EMPTY_MAP: [u8; 1] = [0x80];
 
 /// Nil and absent are the same. \[R-HD-03\]
 pub(crate) fn optional<T: DeserializeOwned + Default>(value: Option<&[u8]>) -> Result<T, String> {

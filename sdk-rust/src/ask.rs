@@ -11,6 +11,7 @@ use serde::de::DeserializeOwned;
 use crate::{
     Error, FromBody, IntoBody, body,
     call::{Call, Cause},
+    error::show,
     wire::Wire,
 };
 
@@ -165,7 +166,7 @@ pub struct HostError {
     pub after: Option<Duration>,
     /// Words.
     pub message: Option<String>,
-    data: Option<body::Raw>,
+    pub(crate) data: Option<body::Raw>,
 }
 
 impl HostError {
@@ -194,10 +195,6 @@ impl HostError {
     pub fn pass_on(self) -> Error {
         let retry = if self.retry == Retry::Safe { Retry::Maybe } else { self.retry };
         Error::of_host(self, retry)
-    }
-
-    pub(crate) fn into_data(self) -> Option<Bytes> {
-        self.data.map(|data| data.0)
     }
 
     fn failure(failure: Failure) -> Self {
@@ -257,14 +254,7 @@ fn ran(sent: bool) -> Retry {
 
 impl fmt::Display for HostError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.code.as_str())?;
-        if let Some(reason) = &self.reason {
-            write!(f, " ({reason})")?;
-        }
-        match &self.message {
-            Some(message) => write!(f, ": {message}"),
-            None => Ok(()),
-        }
+        show(f, self.code, self.reason.as_deref(), self.message.as_deref())
     }
 }
 

@@ -420,7 +420,7 @@ struct Activated<'a> {
 }
 
 /// An empty map.
-const NO_ARGS: Bytes = Bytes::from_static(&[0x80]);
+const NO_ARGS: Bytes = Bytes::from_static(body::EMPTY_MAP);
 
 /// What the panic said is on stderr, where it belongs. \[R-ER-08\]
 fn panicked() -> Fault {

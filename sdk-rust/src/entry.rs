@@ -4,14 +4,14 @@ use std::{fmt, pin::pin, sync::Arc};
 
 use bytes::Bytes;
 use futures_core::Stream;
-use plugbay_protocol::{Code, Fault, Features};
+use plugbay_protocol::{Code, Features};
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
 use crate::{
     Context, Error, FromBody, Input, IntoBody,
     body::arguments,
-    reply::Outcome,
+    reply::{Outcome, not_encodable},
     tool::{Running, Start, next_of},
 };
 
@@ -279,10 +279,6 @@ impl Entry {
 fn outcome<R: IntoBody + 'static, E: Into<Error>>(result: Result<R, E>) -> Outcome {
     let result = result.map_err(|error| error.into().into_fault(Code::Internal))?;
     result.into_result().map_err(not_encodable)
-}
-
-fn not_encodable(why: String) -> Fault {
-    Fault::new(Code::Internal).message(&format!("the result cannot be encoded: {why}"))
 }
 
 impl<S> fmt::Debug for Entry<S> {

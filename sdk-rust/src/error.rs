@@ -156,11 +156,11 @@ impl Error {
     pub(crate) fn of_host(error: HostError, retry: Retry) -> Self {
         Self(Box::new(Inner::Fault {
             code: error.code,
-            reason: error.reason.clone().map(Cow::Owned),
+            reason: error.reason.map(Cow::Owned),
             retry,
             after: error.after,
-            message: error.message.clone().unwrap_or_default(),
-            data: error.into_data(),
+            message: error.message.unwrap_or_default(),
+            data: error.data.map(|data| data.0),
         }))
     }
 
@@ -227,6 +227,23 @@ impl fmt::Display for Error {
 impl fmt::Debug for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Error({self})")
+    }
+}
+
+/// An error of the wire as a sentence: its code, and what there is besides.
+pub(crate) fn show(
+    f: &mut fmt::Formatter<'_>,
+    code: Code,
+    reason: Option<&str>,
+    message: Option<&str>,
+) -> fmt::Result {
+    f.write_str(code.as_str())?;
+    if let Some(reason) = reason {
+        write!(f, " ({reason})")?;
+    }
+    match message {
+        Some(message) => write!(f, ": {message}"),
+        None => Ok(()),
     }
 }
 

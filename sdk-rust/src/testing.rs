@@ -43,7 +43,7 @@ use tokio::{
     time::{Instant, Sleep},
 };
 
-use crate::{Level, Plugin, activation::optional, body, engine::Engine, wire::Wire};
+use crate::{Level, Plugin, activation::optional, body, engine::Engine, error::show, wire::Wire};
 
 /// A host with one plugin. Dropping it ends the conversation, and with it whatever the
 /// plugin is still doing.
@@ -412,14 +412,7 @@ impl Failed {
 
 impl fmt::Display for Failed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.code.as_str())?;
-        if let Some(reason) = &self.reason {
-            write!(f, " ({reason})")?;
-        }
-        match &self.message {
-            Some(message) => write!(f, ": {message}"),
-            None => Ok(()),
-        }
+        show(f, self.code, self.reason.as_deref(), self.message.as_deref())
     }
 }
 

@@ -31,6 +31,12 @@ use crate::{
 pub struct Call {
     pub(crate) tool: String,
     pub(crate) args: Value,
+    pub(crate) terms: Terms,
+}
+
+/// What a caller may say about a call of any kind.
+#[derive(Clone, Default)]
+pub(crate) struct Terms {
     pub(crate) deadline: Option<Duration>,
     pub(crate) idle: Option<Duration>,
     pub(crate) on_progress: Option<OnProgress>,
@@ -39,18 +45,17 @@ pub struct Call {
     pub(crate) origin: Option<Arc<Origin>>,
 }
 
+impl Terms {
+    pub(crate) fn narrow(&mut self, scopes: impl IntoIterator<Item = impl Into<String>>) {
+        let details = Arc::make_mut(self.details.get_or_insert_default());
+        details.scopes = Some(scopes.into_iter().map(Into::into).collect());
+    }
+}
+
 impl Call {
     /// Calls `tool`, by its registry name, with an object of arguments.
     pub fn new(tool: impl Into<String>, args: Value) -> Self {
-        Self {
-            tool: tool.into(),
-            args,
-            deadline: None,
-            idle: None,
-            on_progress: None,
-            details: None,
-            origin: None,
-        }
+        Self { tool: tool.into(), args, terms: Terms::default() }
     }
 
     /// The registry name of the tool.
@@ -62,14 +67,14 @@ impl Call {
     /// `timeouts.call_max` does.
     #[must_use]
     pub fn deadline(mut self, budget: Duration) -> Self {
-        self.deadline = Some(budget);
+        self.terms.deadline = Some(budget);
         self
     }
 
     /// Bounds the plugin's silence. Otherwise the plugin's `timeouts.call` does.
     #[must_use]
     pub fn idle(mut self, budget: Duration) -> Self {
-        self.idle = Some(budget);
+        self.terms.idle = Some(budget);
         self
     }
 
@@ -77,24 +82,16 @@ impl Call {
     /// this call; none of them leaves it nothing. \[R-SC-08\]
     #[must_use]
     pub fn scopes(mut self, scopes: impl IntoIterator<Item = impl Into<String>>) -> Self {
-        narrow(&mut self.details, scopes);
+        self.terms.narrow(scopes);
         self
     }
 
     /// Is told about progress. It runs on the connection's task and must not block.
     #[must_use]
     pub fn on_progress(mut self, told: impl Fn(Progress) + Send + Sync + 'static) -> Self {
-        self.on_progress = Some(Arc::new(told));
+        self.terms.on_progress = Some(Arc::new(told));
         self
     }
-}
-
-pub(crate) fn narrow(
-    details: &mut Option<Arc<Details>>,
-    scopes: impl IntoIterator<Item = impl Into<String>>,
-) {
-    let details = Arc::make_mut(details.get_or_insert_default());
-    details.scopes = Some(scopes.into_iter().map(Into::into).collect());
 }
 
 impl fmt::Debug for Call {

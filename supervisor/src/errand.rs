@@ -4,18 +4,19 @@
 use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use plugbay_protocol::{Budget, Details, Failure, Features, Outgoing};
+use plugbay_protocol::{Budget, Failure, Features, Outgoing};
 use tokio::{
     sync::OwnedSemaphorePermit,
     time::{Instant, timeout_at},
 };
 
 use crate::{
+    call::Terms,
     error::{CallError, Ran, presentable},
     gate::Place,
     keeper::Order,
     life::Life,
-    link::{Link, NotSent, OnProgress, Pending, Waiter},
+    link::{Link, NotSent, Pending, Waiter},
     reason::Reason,
     registry::{Bounds, Cell, inactive},
     service::Origin,
@@ -40,8 +41,7 @@ pub(crate) struct What<'a> {
     pub(crate) method: &'a str,
     /// Makes the arguments, once there is somebody to send them to.
     pub(crate) body: &'a (dyn Fn() -> Bytes + Sync),
-    pub(crate) details: Option<&'a Arc<Details>>,
-    pub(crate) on_progress: Option<&'a OnProgress>,
+    pub(crate) terms: &'a Terms,
     /// Where the items go; without one they are dropped.
     pub(crate) outlet: Option<&'a Outlet>,
     /// Whether items of the caller follow.
@@ -51,17 +51,20 @@ pub(crate) struct What<'a> {
 }
 
 /// How long it may take, and what that is measured by.
-#[derive(Clone)]
 pub(crate) struct Budgets {
     /// The bounds that held when it began.
     pub(crate) bounds: Arc<Bounds>,
     /// In the caller's words, if it said so.
-    pub(crate) deadline: Option<Duration>,
-    pub(crate) idle: Option<Duration>,
-    pub(crate) began: Instant,
+    deadline: Option<Duration>,
+    idle: Option<Duration>,
+    began: Instant,
 }
 
 impl Budgets {
+    pub(crate) fn new(bounds: Arc<Bounds>, terms: &Terms, began: Instant) -> Self {
+        Self { bounds, deadline: terms.deadline, idle: terms.idle, began }
+    }
+
     /// For the whole call, waiting included.
     fn total(&self) -> Duration {
         self.deadline.unwrap_or(self.bounds.timeouts.call)
@@ -161,7 +164,7 @@ impl Errand<'_> {
             } else if !now.wakes() {
                 return Err(match waited {
                     // It is going down, and why is not known yet.
-                    true if now.is_dying() => self.lost(now.starts, false).await,
+                    true if now.is_dying() => lost(self.cell, now.starts, false).await,
                     true => self.not_started(&now),
                     false => inactive(self.cell, &now),
                 });
@@ -183,7 +186,7 @@ impl Errand<'_> {
         if let Some(permit) = link.slot_now() {
             return Ok(Some(permit));
         }
-        if self.what.origin.is_some_and(|origin| link.is_held_by(&origin.ancestors)) {
+        if self.what.origin.is_some_and(|origin| link.would_deadlock(&origin.ancestors)) {
             return Err(CallError::WouldDeadlock { plugin: self.plugin() });
         }
         Ok(link.slot().await)
@@ -206,12 +209,12 @@ impl Errand<'_> {
             deadline: Some(deadline),
             idle,
             input: self.what.input,
-            details: self.what.details.cloned(),
+            details: self.what.terms.details.clone(),
             body: (self.what.body)(),
             ..Outgoing::default()
         };
         let waiter = Waiter {
-            on_progress: self.what.on_progress.cloned(),
+            on_progress: self.what.terms.on_progress.clone(),
             permit: Some(permit),
             place: place.take(),
             outlet: self.what.outlet.cloned(),
@@ -223,25 +226,15 @@ impl Errand<'_> {
                 *place = waiter.place;
                 None
             }
-            Err((NotSent::TooLarge { size, max }, _)) => {
-                let why = format!("the call takes {size} bytes and the plugin accepts {max}");
+            Err((why, _)) => {
                 let tool = self.what.name.to_owned();
-                Some(Err(CallError::BadArguments { tool, problems: vec![why] }))
-            }
-            Err((NotSent::NotAgreed(feature), _)) => {
-                let why = format!("it takes no items: it did not agree on {feature:?}");
-                let tool = self.what.name.to_owned();
-                Some(Err(CallError::BadArguments { tool, problems: vec![why] }))
+                Some(Err(CallError::BadArguments { tool, problems: vec![why.to_string()] }))
             }
         }
     }
 
     fn not_started(&self, now: &Condition) -> CallError {
         self.cell.lost(Arc::clone(&now.reason), Ran::No)
-    }
-
-    async fn lost(&self, run: u64, sent: bool) -> CallError {
-        lost(self.cell, run, sent).await
     }
 }
 

@@ -87,6 +87,7 @@ pub(crate) struct Waiter {
     pub(crate) on_progress: Option<OnProgress>,
     /// Proof of a running call. It lives here and not in the caller's future, so
     /// it is given back when the plugin has answered and not when the caller leaves.
+    #[expect(dead_code, reason = "it is held, not read")]
     pub(crate) permit: Option<OwnedSemaphorePermit>,
     /// The same for the plugin's count of calls in the house.
     pub(crate) place: Option<Place>,
@@ -176,13 +177,16 @@ impl std::fmt::Debug for Link {
 }
 
 /// Why a call was not sent. Nothing of it has left.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum NotSent {
     /// This connection takes no more calls; another may.
+    #[error("the connection takes no more calls")]
     Closed,
     /// The arguments make a frame larger than the plugin accepts.
+    #[error("the call takes {size} bytes and the plugin accepts {max}")]
     TooLarge { size: usize, max: u32 },
     /// The plugin has not agreed on a feature that the call needs.
+    #[error("it takes no items: it did not agree on {0:?}")]
     NotAgreed(&'static str),
 }
 
@@ -370,13 +374,12 @@ impl Link {
         self.lock().conversation.grant(scopes);
     }
 
-    /// Whether all slots are taken by these calls, which wait for one that would wait for
-    /// a slot. \[R-RV-10\]
-    pub(crate) fn is_held_by(&self, ancestors: &[(Self, CallId)]) -> bool {
-        let state = self.lock();
+    /// Whether a call that these have led to could only wait for them. \[R-RV-10\]
+    pub(crate) fn would_deadlock(&self, ancestors: &[(Self, CallId)]) -> bool {
         let here = ancestors.iter().filter(|(link, _)| Arc::ptr_eq(&link.0, &self.0));
-        let hold = |id: &CallId| state.waiting.get(id).is_some_and(|it| it.waiter.permit.is_some());
-        state.width <= here.filter(|(_, id)| hold(id)).count()
+        let here: Vec<CallId> = here.map(|(_, id)| *id).collect();
+        let state = self.lock();
+        state.conversation.would_deadlock(&here, state.width)
     }
 
     /// Sends one item of a call's input.

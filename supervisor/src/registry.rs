@@ -20,7 +20,6 @@ use std::{
 };
 
 use arc_swap::ArcSwap;
-use bytes::Bytes;
 use futures::{FutureExt, future::BoxFuture};
 use governor::{DefaultDirectRateLimiter, Quota, RateLimiter, clock::Clock};
 use jsonschema::Validator;
@@ -28,14 +27,14 @@ use plugbay_protocol::{Budget, Failure, Retry, contract::Provide};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tokio::{
-    sync::{Notify, mpsc, watch},
+    sync::{mpsc, watch},
     time::{Instant, timeout},
 };
 
 use crate::{
     body,
-    call::{Call, Caller, Output},
-    errand::{Budgets, Errand, Sent, What, failed},
+    call::{Call, Caller, Output, Terms},
+    errand::{Budgets, Errand, What, failed},
     error::{CallError, Ran, Rule},
     fact::{Fact, Facts, Seen},
     gate::{self, House, Place, Refusal, Snapshot},
@@ -48,7 +47,7 @@ use crate::{
     service::{Origin, Service, Services, TOOL_CALL, tool_call},
     status::{Condition, State},
     stderr::{LastWords, last_words},
-    stream::{Outlet, Reply, Request},
+    stream::{Input, Opened, Outlet, Reply, Request},
 };
 
 /// How many problems of one call's arguments are told.
@@ -113,6 +112,14 @@ impl Bounds {
 impl Cell {
     pub(crate) fn last_words(&self) -> Private {
         last_words(&self.tail, LAST_WORDS_MAX)
+    }
+
+    /// A place for one more call.
+    ///
+    /// # Errors
+    /// [`CallError::Busy`]: there is none.
+    fn enter(&self, bounds: &Bounds) -> Result<Place, CallError> {
+        self.house.enter(bounds.inside_max()).ok_or_else(|| busy(self, Refusal::Full))
     }
 
     /// A call that ends because its plugin is gone.
@@ -248,6 +255,15 @@ pub struct Refused {
     pub name: String,
     /// Why.
     pub why: String,
+}
+
+/// What a call is of, as far as the gate asks.
+struct Wanted<'a> {
+    name: &'a str,
+    /// Its plugin; a local tool has none.
+    cell: Option<&'a Cell>,
+    effect: Effect,
+    approval: Approval,
 }
 
 /// Everything that wants a name.
@@ -389,8 +405,7 @@ impl Registry {
         let entry = self.0.table.load().get(name).cloned();
         let Some(entry) = entry else { return Err(self.not_found(caller, name.to_owned())) };
         if !caller.may_use(name) {
-            let rule = Rule::Caller { caller: caller.name.to_string() };
-            return Err(CallError::Denied { tool: name.to_owned(), rule });
+            return Err(denied(caller, name));
         }
         Ok(Self::info(&entry))
     }
@@ -567,12 +582,8 @@ impl Registry {
     pub async fn request(&self, caller: &Caller, request: Request) -> Result<Reply, CallError> {
         let name = request.name();
         let mut seen = self.seen(&name.as_str().into(), caller);
-        let sent = self.checked_request(caller, &name, &request, &seen).await;
-        match sent {
-            Ok((sent, items, input, cell, budgets)) => {
-                seen.started();
-                Ok(Reply::new(sent, items, input, (cell, budgets, seen)))
-            }
+        match self.checked_request(caller, &name, &request, &seen).await {
+            Ok(opened) => Ok(Reply::new(opened, seen)),
             Err(error) => {
                 seen.end(Err(&error));
                 Err(error)
@@ -587,12 +598,9 @@ impl Registry {
         request: &Request,
         seen: &Seen,
     ) -> Result<Opened, CallError> {
-        let denied = || CallError::Denied {
-            tool: name.to_owned(),
-            rule: Rule::Caller { caller: caller.name.to_string() },
-        };
+        // Who may not call it learns not even whether it is there.
         if !caller.may_use(name) {
-            return Err(denied());
+            return Err(denied(caller, name));
         }
         let not_found = |withheld: Option<&str>, near: Option<&str>| CallError::NotFound {
             name: name.to_owned(),
@@ -608,35 +616,29 @@ impl Registry {
             let names = plugins.into_iter().flat_map(|all| all.keys().map(|it| &**it));
             not_found(None, names::near(&request.plugin, names))
         })?;
-        let condition = Arc::clone(&cell.condition.borrow());
+        // Approval is about the effects of tools; who may call this is all that is asked of others.
+        let (effect, approval) = (Effect::Read, Approval::Allow);
+        self.admit(&Wanted { name, cell: Some(cell), effect, approval }, caller, Vec::new)?;
         let bounds = cell.bounds.load_full();
-        if !condition.wakes() {
-            return Err(inactive(cell, &condition));
-        }
-        let full = || busy(cell, Refusal::Full);
-        let place = cell.house.enter(bounds.inside_max()).ok_or_else(full)?;
-        if let Some(wait) = bounds.rate_wait() {
-            return Err(busy(cell, Refusal::Rate(wait)));
-        }
+        let place = cell.enter(&bounds)?;
         let (outlet, items) = Outlet::new();
-        let budgets =
-            Budgets { bounds, deadline: request.deadline, idle: request.idle, began: seen.began };
-        let origin = origin(cell, caller, request.origin.as_ref());
+        let budgets = Budgets::new(bounds, &request.terms, seen.began);
+        let origin = origin(cell, caller, &request.terms);
         let body = || request.body.clone();
         let what = What {
             name,
             method: &request.method,
             body: &body,
-            details: request.details.as_ref(),
-            on_progress: request.on_progress.as_ref(),
+            terms: &request.terms,
             outlet: Some(&outlet),
             input: request.input,
             origin: origin.as_ref(),
         };
         let errand = Errand { cell, what, budgets };
-        let sent = errand.send(place, false).await?;
-        let input = request.input.then(|| Arc::clone(&outlet.credit));
-        Ok((sent, items, input, Arc::clone(cell), errand.budgets))
+        let (run, pending) = errand.send(place, false).await?;
+        let input = request.input.then(|| Input::new(&pending, &outlet));
+        let (cell, budgets) = (Arc::clone(cell), errand.budgets);
+        Ok(Opened { cell, budgets, run, pending, items, input })
     }
 
     fn seen(&self, what: &Arc<str>, caller: &Caller) -> Seen {
@@ -661,7 +663,13 @@ impl Registry {
         seen: &mut Seen,
     ) -> Result<Output, CallError> {
         let approval = entry.approval();
-        self.admit(entry, caller, call, approval)?;
+        let wanted = Wanted {
+            name: &entry.name,
+            cell: entry.owner().map(|cell| &**cell),
+            effect: entry.tool.effect,
+            approval,
+        };
+        self.admit(&wanted, caller, || problems(&entry.arguments, &call.args))?;
         let mut began = seen.began;
         if approval == Approval::Ask && !caller.trusted {
             self.ask(entry, caller, call).await?;
@@ -675,23 +683,24 @@ impl Registry {
             }
             Source::Plugin(cell) => {
                 let bounds = cell.bounds.load_full();
-                let full = || busy(cell, Refusal::Full);
-                let place = cell.house.enter(bounds.inside_max()).ok_or_else(full)?;
-                let (deadline, idle) = (call.deadline, call.idle);
-                let budgets = Budgets { bounds, deadline, idle, began };
+                let place = cell.enter(&bounds)?;
+                let budgets = Budgets::new(bounds, &call.terms, began);
                 call_tool(entry, cell, caller, call, budgets, place, seen).await
             }
         }
     }
 
+    /// Decides whether a call may start.
+    ///
+    /// # Errors
+    /// Why not. No process was woken.
     fn admit(
         &self,
-        entry: &Entry,
+        wanted: &Wanted<'_>,
         caller: &Caller,
-        call: &Call,
-        approval: Approval,
+        problems: impl FnOnce() -> Vec<String>,
     ) -> Result<(), CallError> {
-        let cell = entry.owner();
+        let cell = wanted.cell;
         // Only a refusal needs more of it than this.
         let asleep = cell.and_then(|cell| {
             let condition = cell.condition.borrow();
@@ -700,32 +709,30 @@ impl Registry {
         let bounds = cell.map(|cell| cell.bounds.load());
         let snapshot = Snapshot {
             caller: &caller.name,
-            allowed: caller.may_use(&entry.name),
-            effect: entry.tool.effect,
-            approval,
+            allowed: caller.may_use(wanted.name),
+            effect: wanted.effect,
+            approval: wanted.approval,
             can_ask: caller.trusted || self.0.approver.is_some(),
             wakes: asleep.is_none(),
             inside: cell.map_or(0, |cell| cell.house.inside()),
             inside_max: bounds.as_ref().map_or(usize::MAX, |it| it.inside_max()),
             rate: None,
         };
-        let problems = || problems(&entry.arguments, &call.args);
         // The rate is asked only once the rest is well: a refused call costs nothing of it.
         let allowed = gate::admit(snapshot, Vec::new).and_then(|()| {
             let wait = bounds.as_ref().and_then(|it| it.rate_wait());
             gate::admit(Snapshot { rate: wait, ..snapshot }, problems)
         });
+        let name = || wanted.name.to_owned();
         allowed.map_err(|refusal| match (refusal, cell, asleep) {
-            (Refusal::Denied(rule), ..) => CallError::Denied { tool: entry.name.to_string(), rule },
+            (Refusal::Denied(rule), ..) => CallError::Denied { tool: name(), rule },
             (Refusal::Inactive, Some(cell), Some(condition)) => inactive(cell, &condition),
             (Refusal::BadArguments(problems), ..) => {
-                CallError::BadArguments { tool: entry.name.to_string(), problems }
+                CallError::BadArguments { tool: name(), problems }
             }
             (refusal, Some(cell), _) => busy(cell, refusal),
             // A local tool is always active and never full.
-            (_, None, _) => {
-                CallError::NotFound { name: entry.name.to_string(), near: None, withheld: None }
-            }
+            (_, None, _) => CallError::NotFound { name: name(), near: None, withheld: None },
         })
     }
 
@@ -750,6 +757,11 @@ impl Registry {
         let denied = CallError::Denied { tool, rule: Rule::NotApproved { effect } };
         if approved { Ok(()) } else { Err(denied) }
     }
+}
+
+fn denied(caller: &Caller, name: &str) -> CallError {
+    let rule = Rule::Caller { caller: caller.name.to_string() };
+    CallError::Denied { tool: name.to_owned(), rule }
 }
 
 /// Compiles a schema that holds: JSON Schema 2020-12, nothing that would have to
@@ -812,7 +824,7 @@ pub(crate) fn busy(cell: &Cell, refusal: Refusal) -> CallError {
 
 async fn run_local(local: &LocalTool, call: &mut Call) -> Result<Output, CallError> {
     let plugin: Arc<str> = local.tool.name.as_str().into();
-    let budget = call.deadline.unwrap_or(crate::plan::Timeouts::default().call);
+    let budget = call.terms.deadline.unwrap_or(crate::plan::Timeouts::default().call);
     let run = AssertUnwindSafe(async { (local.run)(call.args.take()).await }).catch_unwind();
     match tokio::time::timeout(budget, run).await {
         Ok(Ok(Ok(output))) => Ok(output),
@@ -830,14 +842,10 @@ async fn run_local(local: &LocalTool, call: &mut Call) -> Result<Output, CallErr
     }
 }
 
-/// A request that is on its way.
-type Opened =
-    (Sent, mpsc::UnboundedReceiver<(Bytes, u32)>, Option<Arc<Notify>>, Arc<Cell>, Budgets);
-
 /// On whose behalf a plugin is called, if it may call back.
-fn origin(cell: &Cell, caller: &Caller, given: Option<&Arc<Origin>>) -> Option<Arc<Origin>> {
+fn origin(cell: &Cell, caller: &Caller, terms: &Terms) -> Option<Arc<Origin>> {
     let new = || Arc::new(Origin { caller: Arc::clone(&caller.name), ancestors: Vec::new() });
-    given.cloned().or_else(|| (!cell.plan.grant_scopes.is_empty()).then(new))
+    terms.origin.clone().or_else(|| (!cell.plan.grant_scopes.is_empty()).then(new))
 }
 
 /// Sends a call, waits for the answer and reads it. One that was refused unrun by a
@@ -852,13 +860,12 @@ async fn call_tool(
     seen: &mut Seen,
 ) -> Result<Output, CallError> {
     let body = || body::call(&entry.opening, &call.args);
-    let origin = origin(cell, caller, call.origin.as_ref());
+    let origin = origin(cell, caller, &call.terms);
     let what = What {
         name: &entry.name,
         method: "tool.call",
         body: &body,
-        details: call.details.as_ref(),
-        on_progress: call.on_progress.as_ref(),
+        terms: &call.terms,
         outlet: None,
         input: false,
         origin: origin.as_ref(),
@@ -879,9 +886,7 @@ async fn call_tool(
                     && matches!(fault.reason.as_deref(), Some("pb.draining" | "pb.inactive")) =>
             {
                 resends += 1;
-                let full = || busy(cell, Refusal::Full);
-                let max = errand.budgets.bounds.inside_max();
-                place = cell.house.enter(max).ok_or_else(full)?;
+                place = cell.enter(&errand.budgets.bounds)?;
                 // Its state is about to change; without this we would ask again at once.
                 tokio::time::sleep(Duration::from_millis(fault.after.unwrap_or(10))).await;
             }

@@ -133,8 +133,7 @@ pub(crate) fn tool_call(registry: WeakRegistry) -> Service {
             // The conversation has held the name against the scopes.
             let caller = Caller::new(&format!("plugin {}", call.plugin)).allow(&args.name);
             let mut tool = Call::new(args.name, args.args.map_or_else(empty, |args| args.0));
-            tool.deadline = call.deadline;
-            tool.origin = Some(call.origin);
+            (tool.terms.deadline, tool.terms.origin) = (call.deadline, Some(call.origin));
             let output = registry.call(&caller, tool).await.map_err(|error| Fault::from(&error))?;
             Ok(Receipt { receipt: result(output) })
         }

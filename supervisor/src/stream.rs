@@ -14,19 +14,18 @@ use std::{
 
 use bytes::Bytes;
 use futures::Stream;
-use plugbay_protocol::{CallId, Details, Misuse};
+use plugbay_protocol::{CallId, Misuse};
 use serde::{Serialize, de::DeserializeOwned};
 use tokio::sync::{Notify, mpsc};
 
 use crate::{
     body,
-    call::narrow,
-    errand::{Budgets, Sent, failed},
+    call::Terms,
+    errand::{Budgets, failed},
     error::CallError,
     fact::Seen,
-    link::{Link, OnProgress, Pending, Progress},
+    link::{Link, Pending, Progress},
     registry::Cell,
-    service::Origin,
 };
 
 /// One call of a method of one plugin.
@@ -42,12 +41,8 @@ pub struct Request {
     pub(crate) plugin: String,
     pub(crate) method: String,
     pub(crate) body: Bytes,
-    pub(crate) deadline: Option<Duration>,
-    pub(crate) idle: Option<Duration>,
-    pub(crate) on_progress: Option<OnProgress>,
-    pub(crate) details: Option<Arc<Details>>,
+    pub(crate) terms: Terms,
     pub(crate) input: bool,
-    pub(crate) origin: Option<Arc<Origin>>,
 }
 
 impl Request {
@@ -72,12 +67,8 @@ impl Request {
             plugin: plugin.into(),
             method: method.into(),
             body: body.into(),
-            deadline: None,
-            idle: None,
-            on_progress: None,
-            details: None,
+            terms: Terms::default(),
             input: false,
-            origin: None,
         }
     }
 
@@ -85,7 +76,7 @@ impl Request {
     /// `timeouts.call_max` does.
     #[must_use]
     pub fn deadline(mut self, budget: Duration) -> Self {
-        self.deadline = Some(budget);
+        self.terms.deadline = Some(budget);
         self
     }
 
@@ -93,7 +84,7 @@ impl Request {
     /// `timeouts.call` does.
     #[must_use]
     pub fn idle(mut self, budget: Duration) -> Self {
-        self.idle = Some(budget);
+        self.terms.idle = Some(budget);
         self
     }
 
@@ -101,7 +92,7 @@ impl Request {
     /// this call. \[R-SC-08\]
     #[must_use]
     pub fn scopes(mut self, scopes: impl IntoIterator<Item = impl Into<String>>) -> Self {
-        narrow(&mut self.details, scopes);
+        self.terms.narrow(scopes);
         self
     }
 
@@ -115,7 +106,7 @@ impl Request {
     /// Is told about progress. It runs on the connection's task and must not block.
     #[must_use]
     pub fn on_progress(mut self, told: impl Fn(Progress) + Send + Sync + 'static) -> Self {
-        self.on_progress = Some(Arc::new(told));
+        self.terms.on_progress = Some(Arc::new(told));
         self
     }
 
@@ -153,39 +144,39 @@ impl Outlet {
 /// The plugin runs ahead of whoever reads by no more than a window and one item.
 /// Dropping it cancels the call.
 pub struct Reply {
-    items: mpsc::UnboundedReceiver<(Bytes, u32)>,
+    opened: Opened,
     /// What the item before costs, which is paid when the next is asked for.
     unpaid: Option<u32>,
-    input: Option<Input>,
-    run: u64,
-    pending: Pending,
-    cell: Arc<Cell>,
-    budgets: Budgets,
     seen: Seen,
+}
+
+/// A request that is on its way.
+pub(crate) struct Opened {
+    pub(crate) cell: Arc<Cell>,
+    pub(crate) budgets: Budgets,
+    /// The start of the process that has it.
+    pub(crate) run: u64,
+    pub(crate) pending: Pending,
+    pub(crate) items: mpsc::UnboundedReceiver<(Bytes, u32)>,
+    pub(crate) input: Option<Input>,
 }
 
 impl fmt::Debug for Reply {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Reply").field("plugin", &self.cell.name).finish_non_exhaustive()
+        f.debug_struct("Reply").field("plugin", &self.opened.cell.name).finish_non_exhaustive()
     }
 }
 
 impl Reply {
-    pub(crate) fn new(
-        (run, pending): Sent,
-        items: mpsc::UnboundedReceiver<(Bytes, u32)>,
-        input: Option<Arc<Notify>>,
-        (cell, budgets, seen): (Arc<Cell>, Budgets, Seen),
-    ) -> Self {
-        let (link, id) = pending.place();
-        let input = input.map(|credit| Input { link, id, credit });
-        Self { items, unpaid: None, input, run, pending, cell, budgets, seen }
+    pub(crate) fn new(opened: Opened, seen: Seen) -> Self {
+        seen.started();
+        Self { opened, unpaid: None, seen }
     }
 
     /// The end for items of the caller's, once, if the request was made
     /// [`with_input`](Request::with_input).
     pub fn input(&mut self) -> Option<Input> {
-        self.input.take()
+        self.opened.input.take()
     }
 
     /// Waits for the next item; `None` once there are no more. Cancel safe.
@@ -195,9 +186,9 @@ impl Reply {
 
     fn poll_item(&mut self, cx: &mut Context<'_>) -> Poll<Option<Item>> {
         if let Some(size) = self.unpaid.take() {
-            self.pending.taken(size);
+            self.opened.pending.taken(size);
         }
-        self.items.poll_recv(cx).map(|item| {
+        self.opened.items.poll_recv(cx).map(|item| {
             let (body, size) = item?;
             self.unpaid = Some(size);
             Some(Item(body))
@@ -210,9 +201,10 @@ impl Reply {
     /// [`CallError`] says what happened, whether it ran, and what to do next.
     pub async fn result(mut self) -> Result<Item, CallError> {
         while self.next().await.is_some() {}
-        let result = match (&mut self.pending).await {
-            Ok(body) => self.budgets.bounds.check_result(&self.cell, &body).map(|()| Item(body)),
-            Err(failure) => Err(failed(&self.cell, &self.budgets, self.run, failure).await),
+        let Opened { cell, budgets, run, pending, .. } = self.opened;
+        let result = match pending.await {
+            Ok(body) => budgets.bounds.check_result(&cell, &body).map(|()| Item(body)),
+            Err(failure) => Err(failed(&cell, &budgets, run, failure).await),
         };
         self.seen.end(result.as_ref().map(|_| "ok"));
         result
@@ -254,6 +246,14 @@ pub struct Input {
     link: Link,
     id: CallId,
     credit: Arc<Notify>,
+}
+
+impl Input {
+    /// The end for the items of a call that was made with an outlet.
+    pub(crate) fn new(pending: &Pending, outlet: &Outlet) -> Self {
+        let (link, id) = pending.place();
+        Self { link, id, credit: Arc::clone(&outlet.credit) }
+    }
 }
 
 impl fmt::Debug for Input {

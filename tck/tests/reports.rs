@@ -1,25 +1,14 @@
 //! What is told of a run: in every form, whatever came of it.
 
-use std::{fs, path::Path, process::Command};
+mod terminal;
+
+use std::fs;
 
 use plugbay_tck::{report::machine, run::Status};
 use serde_json::Value;
 use tempfile::TempDir;
 
-const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
-
-struct Ended {
-    code: Option<i32>,
-    out: String,
-    err: String,
-}
-
-impl Ended {
-    #[track_caller]
-    fn json(&self) -> Value {
-        serde_json::from_str(&self.out).unwrap_or_else(|error| panic!("{error}: {}", self.out))
-    }
-}
+use self::terminal::{tck, ungated};
 
 /// A folder with plugins that have a fault each, made of the one of the tutorial.
 struct Subjects(TempDir);
@@ -38,17 +27,9 @@ impl Subjects {
         self.at(name)
     }
 
-    /// The plugin of the tutorial with one text of it replaced.
-    fn greet(&self, from: &str, to: &str) -> String {
-        let right = fs::read_to_string(Path::new(ROOT).join("sdk-spec/tutorial/greet.py")).unwrap();
-        let wrong = right.replace(from, to);
-        assert_ne!(right, wrong);
-        self.write("greet.py", &wrong)
-    }
-
-    /// It serves before it is active: IG-01 and others fail.
+    /// It serves before it is active.
     fn ungated(&self) -> String {
-        self.greet("if not active and not activate:", "if False:")
+        self.write("greet.py", &ungated())
     }
 
     /// It greets once in its life, and then never again: nothing that needs a handshake works.
@@ -59,13 +40,6 @@ impl Subjects {
         );
         self.write("shy.sh", &text)
     }
-}
-
-fn tck(args: &[&str]) -> Ended {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_plugbay-tck"));
-    let output = command.args(args).current_dir(ROOT).env("NO_COLOR", "1").output().unwrap();
-    let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
-    Ended { code: output.status.code(), out: text(output.stdout), err: text(output.stderr) }
 }
 
 #[track_caller]

@@ -1,21 +1,10 @@
 //! The judge as people use it: on a fixture, on plugins, and on what is none.
 
-use std::{fs, os::unix::fs::PermissionsExt, path::Path, process::Command};
+mod terminal;
 
-const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
+use std::{fs, os::unix::fs::PermissionsExt, path::Path};
 
-struct Ended {
-    code: Option<i32>,
-    out: String,
-    err: String,
-}
-
-fn tck(args: &[&str]) -> Ended {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_plugbay-tck"));
-    let output = command.args(args).current_dir(ROOT).env("NO_COLOR", "1").output().unwrap();
-    let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
-    Ended { code: output.status.code(), out: text(output.stdout), err: text(output.stderr) }
-}
+use self::terminal::{ROOT, tck, ungated};
 
 #[track_caller]
 fn unfit(subject: &[&str], seen: &str) {
@@ -29,7 +18,7 @@ fn unfit(subject: &[&str], seen: &str) {
 fn the_reference_keeps_every_rule() {
     let ended =
         tck(&["sdk", "--time-scale", "3", "--json", "--", "python3", "tck/fixtures/reference.py"]);
-    let report: serde_json::Value = serde_json::from_str(&ended.out).unwrap();
+    let report = ended.json();
     let bad = report["results"].as_array().unwrap().iter().filter(|it| {
         // What is random in the machine and not in the fixture is a SHOULD.
         it["status"] != "pass" && it["status"] != "n/a" && it["status"] != "warn"
@@ -98,11 +87,7 @@ fn wrong_usage_is_told_apart() {
 fn a_fault_is_shown_with_its_conversation_in_every_form() {
     let folder = tempfile::tempdir().unwrap();
     let at = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
-    // The plugin of the tutorial, but for one rule: it serves before it is active.
-    let source = fs::read_to_string(Path::new(ROOT).join("sdk-spec/tutorial/greet.py")).unwrap();
-    let wrong = source.replace("if not active and not activate:", "if False:");
-    assert_ne!(source, wrong);
-    fs::write(at("wrong.py"), wrong).unwrap();
+    fs::write(at("wrong.py"), ungated()).unwrap();
     let (junit, badge) = (at("junit.xml"), at("badge.json"));
     let wrong = at("wrong.py");
     let args = ["--group", "IG", "--seed", "7", "--junit", &junit, "--badge", &badge];
@@ -131,7 +116,7 @@ fn a_fault_is_shown_with_its_conversation_in_every_form() {
     assert!(gh.out.contains("::error title=IG-01 refuses all it provides"), "{}", gh.out);
     // Bodies are nobody's business unless asked for.
     let json = tck(&[&["plugin", "--check", "IG-01", "--json"], &subject[..]].concat());
-    let report: serde_json::Value = serde_json::from_str(&json.out).unwrap();
+    let report = json.json();
     let transcript = report["results"][0]["transcript"].as_array().unwrap();
     assert!(transcript.iter().all(|line| line.get("body").is_none()), "{report:#}");
 }
@@ -139,7 +124,7 @@ fn a_fault_is_shown_with_its_conversation_in_every_form() {
 #[test]
 fn the_checks_can_be_listed_and_explained() {
     let ended = tck(&["list", "--json"]);
-    let list: serde_json::Value = serde_json::from_str(&ended.out).unwrap();
+    let list = ended.json();
     let ids: Vec<&str> =
         list.as_array().unwrap().iter().map(|it| it["id"].as_str().unwrap()).collect();
     assert!(ids.contains(&"HS-01") && ids.len() > 170, "{}", ids.len());

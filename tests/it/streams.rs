@@ -12,7 +12,7 @@ use crate::{
     world::{World, kill},
 };
 
-pub(crate) const FIXTURE: &str = "tck/fixtures/reference.py";
+const FIXTURE: &str = "tck/fixtures/reference.py";
 
 /// A call of a fixture's method.
 pub(crate) fn request(method: &str, args: &Value) -> Request {
@@ -26,12 +26,15 @@ pub(crate) async fn open(stage: &Stage, request: Request) -> Result<Reply, CallE
 
 /// Calls and waits for the result.
 pub(crate) async fn ask(stage: &Stage, method: &str, args: Value) -> Result<Value, CallError> {
-    let reply = open(stage, request(method, &args)).await?;
+    end_of(open(stage, request(method, &args)).await?).await
+}
+
+async fn end_of(reply: Reply) -> Result<Value, CallError> {
     let result = within("a result", reply.result()).await?;
     Ok(result.decode().expect("the fixture's results are JSON"))
 }
 
-pub(crate) fn fixture(world: &World) -> Stage {
+fn fixture(world: &World) -> Stage {
     world.supervise([python(world, FIXTURE)])
 }
 
@@ -57,7 +60,7 @@ fn items_come_in_order_and_then_the_result() {
             assert_eq!(next(&mut reply).await, Some(json!(i)));
         }
         assert_eq!(next(&mut reply).await, None);
-        let result: Value = reply.result().await.expect("it succeeds").decode().expect("JSON");
+        let result = end_of(reply).await.expect("it succeeds");
         assert_eq!(result, json!({ "n": 640 }));
         stage.end().await;
     });
@@ -116,7 +119,7 @@ fn the_callers_items_arrive_and_both_directions_go_on_at_once() {
             within("credit", input.send_encoded(item.into())).await.expect("it takes all");
         }
         input.end();
-        let result: Value = reply.result().await.expect("it succeeds").decode().expect("JSON");
+        let result = end_of(reply).await.expect("it succeeds");
         let sum: String = sum.finalize().iter().map(|byte| format!("{byte:02x}")).collect();
         assert_eq!(result, json!({ "n": 300, "bytes": 300 * 2048, "sha256": sum }));
 
@@ -138,7 +141,7 @@ fn the_callers_items_arrive_and_both_directions_go_on_at_once() {
             assert!(reply.next().await.is_none());
         };
         within("both ways", async { tokio::join!(write, read) }).await;
-        let result: Value = reply.result().await.expect("it succeeds").decode().expect("JSON");
+        let result = end_of(reply).await.expect("it succeeds");
         assert_eq!(result, json!({ "n": 500 }));
         stage.end().await;
     });
@@ -159,7 +162,7 @@ fn an_item_after_the_end_and_one_too_large_are_told() {
             async { while input.send_encoded(Bytes::from_static(&[0xc4, 1, 7])).await.is_ok() {} };
         within("the call to be over", over).await;
         assert_eq!(input.send(&json!(null)).await, Err(NotTaken::Over));
-        assert_eq!(reply.result().await.unwrap().decode::<Value>().unwrap()["n"], json!(1));
+        assert_eq!(end_of(reply).await.expect("it succeeds")["n"], json!(1));
         stage.end().await;
     });
 }

@@ -22,13 +22,13 @@ impl Conversation {
     }
 
     /// Whether another call of the host could only wait for one of these, its own
-    /// ancestors, to free a slot. It must not wait then, but fail. \[R-RV-10\]
+    /// ancestors, to free one of so many slots. It must not wait then, but fail. \[R-RV-10\]
     ///
-    /// The ancestors are calls of ours, on a host: those whose reverse calls led to it.
-    pub fn would_deadlock(&self, ancestors: &[CallId]) -> bool {
-        let mut work = self.ours.iter().filter(|(_, call)| call.step.is_none());
-        usize::from(self.peer.calls) <= self.work
-            && work.all(|(id, _)| ancestors.contains(&CallId(id)))
+    /// The ancestors are calls of ours, on a host: those whose reverse calls led to it. The
+    /// slots are as many as the plugin accepts, or fewer if the host lets fewer through.
+    pub fn would_deadlock(&self, ancestors: &[CallId], slots: usize) -> bool {
+        let work = self.ours.iter().filter(|(_, call)| call.step.is_none());
+        slots <= work.filter(|(id, _)| ancestors.contains(&CallId(*id))).count()
     }
 
     /// Judges a reverse call of ours as the host would, and adds what it owes its parent.

@@ -268,16 +268,17 @@ fn a_call_that_could_only_wait_for_its_ancestors_is_known() {
     let two = Announce { limits: Limits { calls: 2, ..Limits::FLOOR }, ..both() };
     let mut pair = Pair::with(both(), two, At::Open);
     let first = PARENT;
-    assert!(!pair.host.would_deadlock(&[first]), "a slot is free");
+    assert!(!pair.host.would_deadlock(&[first], 2), "a slot is free");
     let second = pair.call("tool.call");
-    assert!(pair.host.would_deadlock(&[first, second]));
-    assert!(pair.host.would_deadlock(&[second, CallId(99), first]));
-    assert!(!pair.host.would_deadlock(&[first]), "the other may end");
-    assert!(!pair.host.would_deadlock(&[]));
+    assert!(pair.host.would_deadlock(&[first, second], 2));
+    assert!(pair.host.would_deadlock(&[second, CallId(99), first], 2));
+    assert!(!pair.host.would_deadlock(&[first], 2), "the other may end");
+    assert!(!pair.host.would_deadlock(&[], 2));
     // A step of the lifecycle holds no slot.
-    pair.call("plugin.deactivate");
-    assert!(pair.host.would_deadlock(&[first, second]));
+    let step = pair.call("plugin.deactivate");
+    assert!(pair.host.would_deadlock(&[first, second], 2));
+    assert!(!pair.host.would_deadlock(&[first, step], 2));
     pair.plugin.end(second, Ok(blob(0))).unwrap();
     pair.reach_host();
-    assert!(!pair.host.would_deadlock(&[first]));
+    assert!(!pair.host.would_deadlock(&[first], 2));
 }
