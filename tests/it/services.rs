@@ -6,7 +6,8 @@ use std::sync::{
 };
 
 use plugbay_supervisor::{
-    Builder, Call, Caller, Code, Effect, Fault, LocalTool, Output, PluginPlan, ServiceCall, State,
+    Builder, Call, Caller, Code, Effect, Fact, Fault, LocalTool, Output, PluginPlan, Request,
+    ServiceCall, State,
 };
 use serde_json::{Value, json};
 use tokio::sync::Notify;
@@ -145,16 +146,28 @@ fn work_in_the_background_keeps_a_plugin_awake() {
         let (running, release) = (Running::default(), Arc::new(Notify::new()));
         let mut plan = agent(world, &["host.tck.wait", "host.background"]);
         plan.idle.stop_after = Some(std::time::Duration::from_millis(1));
-        let stage = world.start(services(&running, &release).plugin(plan));
+        let mut clock = agent(world, &[]);
+        clock.name = "q".into();
+        let stage = world.start(services(&running, &release).plugin(plan).plugin(clock));
         let detached = reverse("host.tck.wait", json!({ "detach": true }));
         ask(&stage, "reverse", detached).await.expect("it goes on by itself");
         holds("the service to run", || running.count() == 1).await;
-        let starts = stage.starts("p");
-        // It would have been stopped many times over.
-        for _ in 0..5 {
-            ask(&stage, "echo", json!(1)).await.expect("it is awake");
-        }
-        assert_eq!((stage.starts("p"), stage.state("p")), (starts, State::Active));
+        let drains = || {
+            let drain = |fact: &Fact| match fact {
+                Fact::Became { plugin, state: State::Draining, .. } if **plugin == *"p" => Some(()),
+                _ => None,
+            };
+            stage.facts(drain).len()
+        };
+        ask(&stage, "echo", json!(1)).await.expect("it is awake");
+        let (starts, before) = (stage.starts("p"), drains());
+        // Many times as long as it may be idle, and nobody calls it.
+        let sleep = open(&stage, Request::new("q", "tck.sleep", &json!({ "ms": 100 }))).await;
+        within("the other plugin", sleep.expect("it is sent").result()).await.expect("it sleeps");
+        assert_eq!(
+            (stage.starts("p"), stage.state("p"), drains()),
+            (starts, State::Active, before)
+        );
         release.notify_one();
         stage.until("p", State::Dormant).await;
         stage.end().await;

@@ -103,6 +103,18 @@ fn a_result_can_be_had_without_its_items() {
 }
 
 #[test]
+fn previews_that_nobody_watches_do_not_stop_a_tool() {
+    alone(async |world| {
+        let stage = world.supervise([python(world, "tests/plugins/agent.py")]);
+        stage.up("p").await;
+        // Three times as much as may be on its way.
+        let output = stage.call("chat", json!({ "n": 200 })).await.expect("it is paid for them");
+        assert_eq!(output.text(), "done");
+        stage.end().await;
+    });
+}
+
+#[test]
 fn the_callers_items_arrive_and_both_directions_go_on_at_once() {
     alone(async |world| {
         let stage = fixture(world);
