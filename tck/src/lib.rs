@@ -6,8 +6,10 @@
 //! - [`checks`]: what is tried, one file for each group; [`check`] says what one is.
 //! - [`case`] and [`session`]: the language in which checks are written; see `CHECKS.md`.
 //! - [`monitor`]: what is watched in every conversation.
-//! - [`probe`], [`run`] and [`report`]: who is judged, how, and what is told.
+//! - [`probe`], [`run`] and [`report`]: who is judged, how, and what is told; [`baseline`]: what is
+//!   known not to pass.
 
+pub mod baseline;
 pub mod case;
 pub mod check;
 pub mod checks;

@@ -3,7 +3,7 @@
 use std::{
     collections::BTreeMap,
     io::{IsTerminal, Write},
-    path::PathBuf,
+    path::{Path, PathBuf},
     process::ExitCode,
     sync::{
         Arc,
@@ -14,6 +14,7 @@ use std::{
 
 use clap::{Args, Parser, Subcommand};
 use plugbay_tck::{
+    baseline::Baseline,
     case::Subject,
     check::{Check, Mode},
     checks,
@@ -77,6 +78,12 @@ struct Trial {
     /// How to activate the plugin and what to call
     #[arg(long, value_name = "FILE")]
     settings: Option<PathBuf>,
+    /// What may fail for now, by check; what passes all the same fails the run
+    #[arg(long, value_name = "FILE")]
+    baseline: Option<PathBuf>,
+    /// Write a baseline of all that fails; reasons that --baseline gives are kept
+    #[arg(long, value_name = "FILE")]
+    write_baseline: Option<PathBuf>,
     /// Repeats what was random in an earlier run
     #[arg(long, value_name = "N")]
     seed: Option<u64>,
@@ -162,6 +169,7 @@ fn judged(trial: &Trial, mode: Option<Mode>) -> Result<u8, Usage> {
         None => Settings::default(),
     };
     let checks = chosen(trial)?;
+    let baseline = baseline(trial, &checks)?;
     let interrupted = Arc::new(AtomicBool::new(false));
     for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
         signal_hook::flag::register(signal, Arc::clone(&interrupted)).ok();
@@ -205,10 +213,11 @@ fn judged(trial: &Trial, mode: Option<Mode>) -> Result<u8, Usage> {
         interrupted,
     };
     let progress = Progress::new(checks.len(), trial);
-    let results =
+    let mut results =
         run(&subject, &checks, seed, trial.jobs.into(), &|outcome| progress.heard(outcome));
     progress.clear();
-    let summary = Report::count(&results);
+    baseline.apply(&mut results);
+    let (summary, stale) = (Report::count(&results), Report::stale(&results));
     let report = Report {
         tck: env!("CARGO_PKG_VERSION"),
         spec: "1.0",
@@ -217,6 +226,7 @@ fn judged(trial: &Trial, mode: Option<Mode>) -> Result<u8, Usage> {
         seed,
         time_scale: trial.time_scale,
         results,
+        stale,
         summary,
         again: again(trial, seed),
     };
@@ -224,7 +234,23 @@ fn judged(trial: &Trial, mode: Option<Mode>) -> Result<u8, Usage> {
     if subject.interrupted.load(Ordering::Relaxed) {
         return Ok(INTERRUPTED);
     }
+    if let Some(path) = &trial.write_baseline {
+        save(path, Baseline::write(&report.results))?;
+    }
     Ok(report.exit_code(trial.strict))
+}
+
+fn baseline(trial: &Trial, checks: &[&'static Check]) -> Result<Baseline, Usage> {
+    let Some(path) = &trial.baseline else { return Ok(Baseline::default()) };
+    let baseline = Baseline::load(path).map_err(Usage)?;
+    let untried = baseline.untried(checks);
+    if untried.is_empty() {
+        return Ok(baseline);
+    }
+    let (path, untried) = (path.display(), untried.join(", "));
+    Err(Usage(format!(
+        "{path} lists {untried}, which this run would not try; leave out --baseline or choose more checks"
+    )))
 }
 
 /// The command that repeats one check; its id takes the place of `{check}`.
@@ -307,10 +333,11 @@ fn tell_unfit(trial: &Trial, unfit: &Unfit) -> u8 {
     UNFIT
 }
 
+fn save(path: &Path, text: String) -> Result<(), Usage> {
+    std::fs::write(path, text).map_err(|error| Usage(format!("{}: {error}", path.display())))
+}
+
 fn tell(trial: &Trial, report: &Report) -> Result<(), Usage> {
-    let save = |path: &PathBuf, text: String| {
-        std::fs::write(path, text).map_err(|error| Usage(format!("{}: {error}", path.display())))
-    };
     if let Some(path) = &trial.junit {
         save(path, machine::junit(report))?;
     }

@@ -23,6 +23,8 @@ pub struct Report {
     pub seed: u64,
     pub time_scale: f64,
     pub results: Vec<Outcome>,
+    /// The checks that pass although the baseline lists them: their entries are stale.
+    pub stale: Vec<&'static str>,
     pub summary: Summary,
     /// How to run the same once more; the checks are named after it.
     #[serde(skip)]
@@ -124,6 +126,11 @@ impl Plugin {
 }
 
 impl Report {
+    /// The ids of what passes although the baseline lists it.
+    pub fn stale(results: &[Outcome]) -> Vec<&'static str> {
+        results.iter().filter(|it| it.status == Status::XPass).map(|it| it.id).collect()
+    }
+
     pub fn count(results: &[Outcome]) -> Summary {
         let mut summary = Summary::default();
         for outcome in results {

@@ -12,6 +12,7 @@ use std::{
 use serde::{Serialize, Serializer};
 
 use crate::{
+    baseline::Known,
     case::{Case, Subject},
     check::{Check, Failure, Level, Mode, Need, Stop},
     session::Conversation,
@@ -91,6 +92,9 @@ pub struct Outcome {
     /// Why it is not a pass, in a sentence.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
+    /// Why it may fail, if the baseline lists it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub known: Option<Known>,
     /// What was due and what came.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub failure: Option<Failure>,
@@ -109,7 +113,7 @@ pub struct Outcome {
 }
 
 impl Outcome {
-    fn new(check: &Check, seed: u64, status: Status) -> Self {
+    pub(crate) fn new(check: &Check, seed: u64, status: Status) -> Self {
         Self {
             id: check.id,
             title: check.title,
@@ -120,6 +124,7 @@ impl Outcome {
             ms: 0,
             seed,
             reason: None,
+            known: None,
             failure: None,
             seen_in: None,
             transcript: Vec::new(),

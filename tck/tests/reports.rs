@@ -8,7 +8,7 @@ use plugbay_tck::{report::machine, run::Status};
 use serde_json::Value;
 use tempfile::TempDir;
 
-use self::terminal::{tck, ungated};
+use self::terminal::{tck, tck_in, ungated};
 
 /// A folder with plugins that have a fault each, made of the one of the tutorial.
 struct Subjects(TempDir);
@@ -112,4 +112,70 @@ fn the_schema_can_be_printed_and_knows_every_status() {
     for wrong in [serde_json::json!({}), serde_json::json!({"tck": "0", "error": {}})] {
         assert!(!validator.is_valid(&wrong), "{wrong}");
     }
+}
+
+#[test]
+fn a_baseline_lets_pass_what_is_known_and_must_not_be_stale() {
+    let subjects = Subjects::new();
+    let ungated = subjects.ungated();
+    let subject = ["--", "python3", &ungated];
+    let written = subjects.at("written.toml");
+    let ended =
+        tck(&[&["plugin", "--group", "IG", "--write-baseline", &written], &subject[..]].concat());
+    assert_eq!(ended.code, Some(1), "{}", ended.err);
+    let baseline = fs::read_to_string(&written).unwrap();
+    assert!(baseline.contains("\nIG-01 = 'expected "), "{baseline}");
+    assert!(!baseline.contains("IG-06"), "{baseline}");
+
+    let (summary, junit) = (subjects.at("summary.md"), subjects.at("junit.xml"));
+    let args = ["plugin", "--group", "IG", "--gh", "--junit", &junit, "--json", "--baseline"];
+    let ended =
+        tck_in(&[&args[..], &[&written], &subject].concat(), &[("GITHUB_STEP_SUMMARY", &summary)]);
+    assert_eq!(ended.code, Some(0), "{}{}", ended.out, ended.err);
+    let (notice, json) = ended.out.split_once("\n{").unwrap();
+    assert!(notice.starts_with("::notice title=IG-01 "), "{notice}");
+    let report: Value = serde_json::from_str(&format!("{{{json}")).unwrap();
+    conforms(&report);
+    assert!(statuses(&report).contains(&"xfail") && !statuses(&report).contains(&"fail"));
+    assert_eq!(report["stale"], serde_json::json!([]));
+    let summary = fs::read_to_string(summary).unwrap();
+    assert!(
+        summary.contains("| IG-01 | xfail |") && summary.contains("; known: expected "),
+        "{summary}"
+    );
+    let junit = fs::read_to_string(junit).unwrap();
+    assert!(junit.contains("<skipped message=\"xfail: expected "), "{junit}");
+    let known = ["--baseline", &written];
+    let ended = tck(&[&["plugin", "--group", "IG", "--tap"], &known[..], &subject].concat());
+    assert!(ended.out.contains("not ok 1 - IG-01 "), "{}", ended.out);
+    assert!(ended.out.contains(" # TODO expected "), "{}", ended.out);
+
+    let stale = format!("{baseline}\n[IG-06]\nreason = \"soon\"\nissue = \"#7\"\n");
+    let stale = subjects.write("stale.toml", &stale);
+    let known = ["--baseline", &stale];
+    let ended = tck(&[&["plugin", "--group", "IG", "--json"], &known[..], &subject].concat());
+    assert_eq!(ended.code, Some(1), "{}{}", ended.out, ended.err);
+    let report = ended.json();
+    conforms(&report);
+    assert_eq!(report["stale"], serde_json::json!(["IG-06"]));
+    let ended = tck(&[&["plugin", "--group", "IG"], &known[..], &subject].concat());
+    let told = "stale the baseline lists what passes; take out IG-06";
+    assert!(ended.out.contains(told) && ended.out.contains("known to fail"), "{}", ended.out);
+
+    // What the run would not try can be neither known nor stale.
+    for (args, why) in [
+        (&["plugin", "--group", "HS"][..], "lists IG-01, "),
+        (
+            &["plugin", "--group", "IG", "--skip", "IG-06"],
+            "lists IG-06, which this run would not try",
+        ),
+    ] {
+        let ended = tck(&[args, &known, &subject].concat());
+        assert_eq!(ended.code, Some(2), "{}", ended.err);
+        assert!(ended.err.contains(why), "{}", ended.err);
+    }
+    let unknown = subjects.write("unknown.toml", "XX-01 = \"a\"\n");
+    let ended = tck(&[&["plugin", "--baseline", &unknown], &subject[..]].concat());
+    assert_eq!(ended.code, Some(2));
+    assert!(ended.err.contains("XX-01 is no check"), "{}", ended.err);
 }

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use crate::{
     checks::GROUPS,
-    report::Report,
+    report::{Report, machine},
     run::{Outcome, Status},
     transcript::{Line, Side},
 };
@@ -70,8 +70,11 @@ pub fn render(report: &Report, detail: Detail) -> String {
         if detail.verbose {
             for outcome in group {
                 let status = outcome.status;
-                let why =
-                    outcome.reason.as_deref().map(|why| format!("  {DIM}{}{PLAIN}", clean(why)));
+                let why = match &outcome.known {
+                    Some(known) => Some(format!("known: {}", machine::known(known))),
+                    None => outcome.reason.clone(),
+                };
+                let why = why.map(|why| format!("  {DIM}{}{PLAIN}", clean(&why)));
                 let why = why.filter(|_| status != Status::Pass).unwrap_or_default();
                 let (on, word) = (colour(status), status.as_str());
                 writeln!(out, "   {on}{word:<6}{PLAIN} {} {}{why}", outcome.id, outcome.title).ok();
@@ -79,11 +82,17 @@ pub fn render(report: &Report, detail: Detail) -> String {
         }
     }
     for outcome in &report.results {
-        if matches!(outcome.status, Status::Pass | Status::Na | Status::XFail) {
+        let is_brief = matches!(outcome.status, Status::XFail | Status::XPass) && !detail.verbose;
+        if is_brief || matches!(outcome.status, Status::Pass | Status::Na) {
             continue;
         }
         out.push('\n');
         one(&mut out, report, outcome, detail);
+    }
+    if !report.stale.is_empty() {
+        writeln!(out).ok();
+        let stale = report.stale.join(" ");
+        writeln!(out, "{RED}stale{PLAIN} the baseline lists what passes; take out {stale}").ok();
     }
     out.push('\n');
     verdict(&mut out, report);
@@ -218,6 +227,10 @@ fn verdict(out: &mut String, report: &Report) {
     write!(out, "{on}{BOLD}{}/{} MUST{PLAIN}", must.pass, must.applied()).ok();
     write!(out, ", {}/{} SHOULD", should.pass, should.applied()).ok();
     let na = must.na + should.na;
+    let known = must.xfail + should.xfail;
+    if known > 0 {
+        write!(out, ", {known} known to fail").ok();
+    }
     if na > 0 {
         write!(out, ", {na} not applicable").ok();
     }

@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 use serde_json::{Value, json};
 
 use crate::{
+    baseline::Known,
     check::Level,
     checks::GROUPS,
     report::Report,
@@ -91,7 +92,8 @@ fn case(out: &mut String, report: &Report, outcome: &Outcome) {
         "    <testcase classname=\"tck.{}\" name=\"{name}\" time=\"{time:.3}\"",
         outcome.group
     );
-    let reason = escape(outcome.reason.as_deref().unwrap_or_default());
+    let reason = outcome.known.as_ref().filter(|_| outcome.status == Status::XFail).map(known);
+    let reason = escape(&reason.or_else(|| outcome.reason.clone()).unwrap_or_default());
     let status = outcome.status.as_str();
     if outcome.status == Status::Pass {
         writeln!(out, "{open}/>").ok();
@@ -149,7 +151,11 @@ pub fn tap(report: &Report) -> String {
         match outcome.status {
             Status::Pass => writeln!(out, "ok {number} - {title}").ok(),
             Status::Na => writeln!(out, "ok {number} - {title} # SKIP n/a: {reason}").ok(),
-            Status::XFail => writeln!(out, "not ok {number} - {title} # TODO in the baseline").ok(),
+            Status::XFail => {
+                let why = outcome.known.as_ref().map(known).unwrap_or_default();
+                let why = why.replace(['\n', '\r'], " ");
+                writeln!(out, "not ok {number} - {title} # TODO {why}").ok()
+            }
             Status::Warn => {
                 writeln!(out, "ok {number} - {title}").ok();
                 yaml(&mut out, report, outcome)
@@ -183,14 +189,15 @@ pub fn annotations(report: &Report) -> String {
     let mut out = String::new();
     for outcome in &report.results {
         let command = match outcome.status {
-            Status::Pass | Status::Na | Status::XFail => continue,
+            Status::Pass | Status::Na => continue,
+            Status::XFail => "notice",
             Status::Warn => "warning",
             _ => "error",
         };
         let data = |text: &str| text.replace('%', "%25").replace('\r', "%0D").replace('\n', "%0A");
         let property = |text: &str| data(text).replace(':', "%3A").replace(',', "%2C");
         let title = property(&format!("{} {}", outcome.id, outcome.title));
-        let reason = data(outcome.reason.as_deref().unwrap_or_default());
+        let reason = data(&told(outcome));
         writeln!(out, "::{command} title={title}::{reason}").ok();
     }
     out
@@ -210,14 +217,14 @@ pub fn summary(report: &Report) -> String {
         should.pass,
         should.applied(),
     );
-    let bad = |it: &&Outcome| !matches!(it.status, Status::Pass | Status::Na | Status::XFail);
+    let bad = |it: &&Outcome| !matches!(it.status, Status::Pass | Status::Na);
     if !report.results.iter().any(|it| bad(&it)) {
         writeln!(out, "protocol 1, {}, all that applies is kept.", report.plugin.level).ok();
         return out;
     }
     out.push_str("| check | | what was seen |\n|---|---|---|\n");
     for outcome in report.results.iter().filter(bad) {
-        let reason = cell(outcome.reason.as_deref().unwrap_or_default());
+        let reason = cell(&told(outcome));
         writeln!(
             out,
             "| {} | {} | {}<br>{reason} |",
@@ -245,6 +252,21 @@ pub fn badge(report: &Report) -> Value {
         "message": words.join(" · "),
         "color": if all_kept { "brightgreen" } else { "red" },
     })
+}
+
+/// Why a check may fail, and where that is followed up.
+pub fn known(known: &Known) -> String {
+    let issue = known.issue.as_deref().map(|issue| format!(" ({issue})")).unwrap_or_default();
+    format!("{}{issue}", known.reason)
+}
+
+/// What was seen, and why it may be for now.
+fn told(outcome: &Outcome) -> String {
+    let seen = outcome.reason.as_deref().unwrap_or_default();
+    match outcome.known.as_ref().filter(|_| outcome.status == Status::XFail) {
+        Some(why) => format!("{seen}; known: {}", known(why)),
+        None => seen.to_owned(),
+    }
 }
 
 /// How binding a check is, as a word.

@@ -21,8 +21,14 @@ impl Ended {
 
 /// Runs it at the root of the repository.
 pub(crate) fn tck(args: &[&str]) -> Ended {
+    tck_in(args, &[])
+}
+
+/// The same with more environment.
+pub(crate) fn tck_in(args: &[&str], env: &[(&str, &str)]) -> Ended {
     let mut command = Command::new(env!("CARGO_BIN_EXE_plugbay-tck"));
-    let output = command.args(args).current_dir(ROOT).env("NO_COLOR", "1").output().unwrap();
+    command.args(args).current_dir(ROOT).env("NO_COLOR", "1").envs(env.iter().copied());
+    let output = command.output().unwrap();
     let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
     Ended { code: output.status.code(), out: text(output.stdout), err: text(output.stderr) }
 }
