@@ -20,7 +20,7 @@ use plugbay_tck::{
     checks,
     probe::{Unfit, probe},
     process::Program,
-    report::{Plugin, Report, human, machine},
+    report::{Plugin, Report, html, human, machine},
     run::{Outcome, Status, run},
     settings::Settings,
 };
@@ -105,6 +105,9 @@ struct Trial {
     /// The report as JUnit XML into a file
     #[arg(long, value_name = "FILE")]
     junit: Option<PathBuf>,
+    /// The report as a page that needs nothing else, with pictures of what failed, into a file
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
     /// A badge, as a shields.io endpoint takes it, into a file
     #[arg(long, value_name = "FILE")]
     badge: Option<PathBuf>,
@@ -340,6 +343,9 @@ fn save(path: &Path, text: String) -> Result<(), Usage> {
 fn tell(trial: &Trial, report: &Report) -> Result<(), Usage> {
     if let Some(path) = &trial.junit {
         save(path, machine::junit(report))?;
+    }
+    if let Some(path) = &trial.html {
+        save(path, html::page(report, trial.bodies))?;
     }
     if let Some(path) = &trial.badge {
         save(path, format!("{:#}\n", machine::badge(report)))?;

@@ -1,5 +1,6 @@
 //! What is told of a run, in whatever form it is wanted.
 
+pub mod html;
 pub mod human;
 pub mod machine;
 

@@ -179,3 +179,60 @@ fn a_baseline_lets_pass_what_is_known_and_must_not_be_stale() {
     assert_eq!(ended.code, Some(2));
     assert!(ended.err.contains("XX-01 is no check"), "{}", ended.err);
 }
+
+#[test]
+fn a_page_shows_each_fault_and_runs_nothing_that_a_plugin_says() {
+    let subjects = Subjects::new();
+    // A plugin that says in every place that it has what a page must not run.
+    let evil = "<script>alert(1)</script><img src=x onerror=a> \" ' & ]]>";
+    let right = ungated();
+    let wrong = right.replace("example.greet", "<script>alert(1)</script>");
+    assert_ne!(right, wrong);
+    let shout = format!("import sys\nsys.stderr.write({evil:?} + chr(10))\nsys.stderr.flush()\n");
+    let wrong = subjects.write("evil.py", &format!("{shout}{wrong}"));
+    let page = subjects.at("page.html");
+    let args = ["plugin", "--group", "IG", "--group", "HS", "--seed", "7", "--html", &page];
+    let ended = tck(&[&args[..], &["--", "python3", &wrong, evil]].concat());
+    assert_eq!(ended.code, Some(1), "{}{}", ended.out, ended.err);
+    let page = fs::read_to_string(page).unwrap();
+
+    assert!(page.contains("<h1>&lt;script&gt;alert(1)&lt;/script&gt; "), "{page}");
+    assert!(page.contains("&lt;img src=x onerror=a&gt; &quot; &apos; &amp; ]]&gt;"), "{page}");
+    // Only what the suite writes is markup: no tag but these, and nothing from elsewhere.
+    let tags: std::collections::BTreeSet<&str> = page
+        .split('<')
+        .skip(1)
+        .map(|it| it.split([' ', '>', '\n']).next().unwrap().trim_start_matches('/'))
+        .collect();
+    let known = "!doctype a b body br circle dd defs details dl dt g h1 h2 head html marker meta p \
+                 path pre rect section small span style summary svg table td text title tr";
+    let known: std::collections::BTreeSet<&str> = known.split_whitespace().collect();
+    assert!(tags.is_subset(&known), "{:?}", tags.difference(&known).collect::<Vec<_>>());
+    for outside in ["http:", "https:", "src=\"", "@import", "url(h"] {
+        assert!(!page.contains(outside), "{outside}");
+    }
+    assert!(page.contains("default-src 'none'") && page.contains("prefers-color-scheme: dark"));
+
+    let from = page.find("<section id=\"IG-01\">").unwrap();
+    let section = &page[from..from + page[from..].find("</section>").unwrap()];
+    for part in
+        ["<svg ", "<g class=\"differs\"><title>END ", "the first that differs", "expected</dt>"]
+    {
+        assert!(section.contains(part), "{part} in {section}");
+    }
+    assert_eq!(section.matches("class=\"differs\"").count(), 1);
+    let again = "again\">plugbay-tck run --check IG-01 --seed 7 --verbose -- python3 ";
+    assert!(section.contains(again), "{section}");
+    assert!(!section.contains("Ada"), "a body without --bodies: {section}");
+    // It is well-formed, so that no text has opened or closed anything.
+    let mut open = Vec::new();
+    for tag in page.split('<').skip(2).map(|it| it.split('>').next().unwrap()) {
+        let name = tag.split([' ', '\n']).next().unwrap();
+        match name.strip_prefix('/') {
+            Some(name) => assert_eq!(open.pop(), Some(name), "{tag}"),
+            None if tag.ends_with('/') || ["meta", "br"].contains(&name) => {}
+            None => open.push(name),
+        }
+    }
+    assert!(open.is_empty(), "{open:?}");
+}

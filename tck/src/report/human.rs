@@ -200,11 +200,15 @@ fn conversation(out: &mut String, outcome: &Outcome, detail: Detail) {
 pub fn show(line: &Line, bodies: bool) -> String {
     let arrow = if line.side == Side::Host { '>' } else { '<' };
     let at = line.at_us as f64 / 1000.0;
-    let mut text = format!("{at:>9.1} {arrow} ");
-    match line.id {
-        Some(id) => write!(text, "{:<6} #{id} {}", line.kind, clean(&line.text)).ok(),
-        None if line.kind == "bytes" => write!(text, "bytes  {}", clean(&line.text)).ok(),
-        None => write!(text, "({})", clean(&line.text)).ok(),
+    format!("{at:>9.1} {arrow} {}", label(line, bodies))
+}
+
+/// The same without time and direction.
+pub fn label(line: &Line, bodies: bool) -> String {
+    let mut text = match line.id {
+        Some(id) => format!("{:<6} #{id} {}", line.kind, clean(&line.text)),
+        None if line.kind == "bytes" => format!("bytes  {}", clean(&line.text)),
+        None => format!("({})", clean(&line.text)),
     };
     if line.body_len > 0 && line.id.is_some() {
         match line.body.as_ref().filter(|_| bodies) {

@@ -122,7 +122,8 @@ fn text(report: &Report, outcome: &Outcome) -> String {
     text
 }
 
-fn escape(text: &str) -> String {
+/// Text as XML and HTML take it, in elements and in attributes.
+pub fn escape(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for it in text.chars() {
         match it {
