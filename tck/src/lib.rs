@@ -8,6 +8,7 @@
 //! - [`monitor`]: what is watched in every conversation.
 //! - [`probe`], [`run`] and [`report`]: who is judged, how, and what is told; [`baseline`]: what is
 //!   known not to pass.
+//! - [`vectors`]: the vectors of the spec, for codecs and receivers that are no plugins.
 
 pub mod baseline;
 pub mod case;
@@ -24,3 +25,4 @@ pub mod session;
 pub mod settings;
 pub mod transcript;
 pub mod value;
+pub mod vectors;

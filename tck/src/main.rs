@@ -23,6 +23,7 @@ use plugbay_tck::{
     report::{Plugin, Report, html, human, machine},
     run::{Outcome, Status, run},
     settings::Settings,
+    vectors,
 };
 
 /// Judges any executable against protocol 1.
@@ -44,6 +45,8 @@ enum Command {
     Sdk(Trial),
     /// Judge as a fixture if it is one, and as any plugin if not
     Run(Trial),
+    /// Judge a codec or a receiver by the vectors of the spec, over lines of JSON
+    Vectors(Vectors),
     /// List the checks
     List {
         /// As JSON
@@ -125,6 +128,28 @@ struct Trial {
     command: Vec<String>,
 }
 
+#[derive(Args)]
+struct Vectors {
+    /// Only what a codec alone can judge, that knows nothing of calls
+    #[arg(long)]
+    codec: bool,
+    /// Only what this side reads
+    #[arg(long, value_name = "SIDE", value_parser = ["host", "plugin"])]
+    receiver: Option<String>,
+    /// Only these, such as invalid/gap-missing
+    #[arg(long = "vector", value_name = "ID")]
+    ids: Vec<String>,
+    /// Multiplies every wait, for slow machines
+    #[arg(long, value_name = "X", default_value_t = 1.0, value_parser = scale)]
+    time_scale: f64,
+    /// The report as JSON on stdout
+    #[arg(long)]
+    json: bool,
+    /// The program that answers, and its arguments
+    #[arg(last = true, required = true, value_name = "COMMAND")]
+    command: Vec<String>,
+}
+
 fn scale(text: &str) -> Result<f64, String> {
     let number: f64 = text.parse().map_err(|_| "expected a number such as 2 or 0.5".to_owned())?;
     if (0.1..=100.0).contains(&number) { Ok(number) } else { Err("expected 0.1 to 100".into()) }
@@ -142,6 +167,7 @@ fn main() -> ExitCode {
         Command::Plugin(trial) => judge(&trial, Some(Mode::Plugin)),
         Command::Sdk(trial) => judge(&trial, Some(Mode::Sdk)),
         Command::Run(trial) => judge(&trial, None),
+        Command::Vectors(vectors) => told(judge_vectors(&vectors)),
         Command::List { json } => list(json),
         Command::Explain { id } => explain(&id),
         Command::Schema => {
@@ -157,7 +183,11 @@ fn main() -> ExitCode {
 }
 
 fn judge(trial: &Trial, mode: Option<Mode>) -> ExitCode {
-    match judged(trial, mode) {
+    told(judged(trial, mode))
+}
+
+fn told(outcome: Result<u8, Usage>) -> ExitCode {
+    match outcome {
         Ok(code) => code.into(),
         Err(Usage(what)) => {
             anstream::eprintln!("\x1b[31merror\x1b[0m: {what}");
@@ -173,10 +203,7 @@ fn judged(trial: &Trial, mode: Option<Mode>) -> Result<u8, Usage> {
     };
     let checks = chosen(trial)?;
     let baseline = baseline(trial, &checks)?;
-    let interrupted = Arc::new(AtomicBool::new(false));
-    for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
-        signal_hook::flag::register(signal, Arc::clone(&interrupted)).ok();
-    }
+    let interrupted = interruptible();
     let env: BTreeMap<String, String> = settings.env.clone();
     let found = Program::find(&trial.command, env).map_err(|why| Unfit {
         seen: why.0,
@@ -191,7 +218,7 @@ fn judged(trial: &Trial, mode: Option<Mode>) -> Result<u8, Usage> {
     let (program, profile) = match probed {
         Ok(both) => both,
         Err(unfit) if unfit.interrupted => return Ok(INTERRUPTED),
-        Err(unfit) => return Ok(tell_unfit(trial, &unfit)),
+        Err(unfit) => return Ok(tell_unfit(&trial.command, trial.json, trial.tap, &unfit)),
     };
     let is_fixture = profile.kinds().contains("tck");
     if mode == Some(Mode::Sdk) && !is_fixture {
@@ -201,7 +228,7 @@ fn judged(trial: &Trial, mode: Option<Mode>) -> Result<u8, Usage> {
             stderr: String::new(),
             interrupted: false,
         };
-        return Ok(tell_unfit(trial, &unfit));
+        return Ok(tell_unfit(&trial.command, trial.json, trial.tap, &unfit));
     }
     let mode = mode.unwrap_or(if is_fixture { Mode::Sdk } else { Mode::Plugin });
     let seed = trial.seed.unwrap_or_else(|| fastrand::u64(..1 << 53));
@@ -310,17 +337,17 @@ fn chosen(trial: &Trial) -> Result<Vec<&'static Check>, Usage> {
     Ok(chosen)
 }
 
-fn tell_unfit(trial: &Trial, unfit: &Unfit) -> u8 {
-    let command = trial.command.iter().map(|word| quote(word)).collect::<Vec<_>>().join(" ");
+fn tell_unfit(argv: &[String], json: bool, tap: bool, unfit: &Unfit) -> u8 {
+    let command = argv.iter().map(|word| quote(word)).collect::<Vec<_>>().join(" ");
     let seen = human::clean(&unfit.seen);
-    if trial.json {
+    if json {
         let value = serde_json::json!({
             "tck": env!("CARGO_PKG_VERSION"),
-            "error": { "kind": "unfit", "seen": unfit.seen, "help": unfit.help, "command": trial.command },
+            "error": { "kind": "unfit", "seen": unfit.seen, "help": unfit.help, "command": argv },
         });
         println!("{value:#}");
     }
-    if trial.tap {
+    if tap {
         println!("TAP version 14\nBail out! {seen}");
     }
     anstream::eprintln!("\x1b[31mnothing could be tested\x1b[0m: {seen}");
@@ -369,6 +396,82 @@ fn tell(trial: &Trial, report: &Report) -> Result<(), Usage> {
         anstream::print!("{}", human::render(report, detail));
     }
     Ok(())
+}
+
+fn interruptible() -> Arc<AtomicBool> {
+    let interrupted = Arc::new(AtomicBool::new(false));
+    for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
+        signal_hook::flag::register(signal, Arc::clone(&interrupted)).ok();
+    }
+    interrupted
+}
+
+fn judge_vectors(asked: &Vectors) -> Result<u8, Usage> {
+    let mut vectors = vectors::all();
+    for id in &asked.ids {
+        if !vectors.iter().any(|vector| vector.id == *id) {
+            return Err(Usage(format!("there is no vector {id}; sdk-spec/vectors has them all")));
+        }
+    }
+    vectors.retain(|vector| {
+        (asked.ids.is_empty() || asked.ids.contains(&vector.id))
+            && (!asked.codec || vector.is_for_codecs())
+            && asked.receiver.as_ref().is_none_or(|side| vector.receiver == *side)
+    });
+    if vectors.is_empty() {
+        return Err(Usage("nothing is left to be tried".into()));
+    }
+    let interrupted = interruptible();
+    let unfit = |why: String, stderr: String| Unfit {
+        seen: why,
+        help: "a line of JSON for each on stdin, a line of JSON back; see tck/VECTORS.md",
+        stderr,
+        interrupted: false,
+    };
+    let found = Program::find(&asked.command, BTreeMap::new());
+    let outcomes = found.map_err(|why| unfit(why.0, String::new())).and_then(|program| {
+        let asked = vectors::ask(&program, &vectors, asked.time_scale, &interrupted);
+        asked
+            .map_err(|lost| Unfit { interrupted: lost.interrupted, ..unfit(lost.why, lost.stderr) })
+    });
+    let count =
+        |all: &[vectors::Outcome], status| all.iter().filter(|it| it.status == status).count();
+    let outcomes = match outcomes {
+        Ok(all) if count(&all, vectors::Status::Skipped) == all.len() => {
+            Err(unfit("it skips all that it is asked".into(), String::new()))
+        }
+        other => other,
+    };
+    let outcomes = match outcomes {
+        Ok(outcomes) => outcomes,
+        Err(unfit) if unfit.interrupted => return Ok(INTERRUPTED),
+        Err(unfit) => return Ok(tell_unfit(&asked.command, asked.json, false, &unfit)),
+    };
+    let (pass, fail, skipped) = (
+        count(&outcomes, vectors::Status::Pass),
+        count(&outcomes, vectors::Status::Fail),
+        count(&outcomes, vectors::Status::Skipped),
+    );
+    if asked.json {
+        let report = serde_json::json!({
+            "tck": env!("CARGO_PKG_VERSION"),
+            "spec": "1.0",
+            "command": asked.command,
+            "vectors": outcomes,
+            "summary": { "pass": pass, "fail": fail, "n/a": skipped },
+        });
+        println!("{report:#}");
+    } else {
+        for outcome in outcomes.iter().filter(|it| it.status == vectors::Status::Fail) {
+            let rule = outcome.rule.as_deref().map(|rule| format!(" ({rule})")).unwrap_or_default();
+            let why = human::clean(outcome.reason.as_deref().unwrap_or_default());
+            anstream::println!("\x1b[31mfail\x1b[0m \x1b[1m{}\x1b[0m{rule}\n   {why}", outcome.id);
+        }
+        let on = if fail == 0 { "\x1b[32m" } else { "\x1b[31m" };
+        let more = if skipped > 0 { format!(", {skipped} not applicable") } else { String::new() };
+        anstream::println!("{on}\x1b[1m{pass}/{} vectors\x1b[0m{more}", pass + fail);
+    }
+    Ok(u8::from(fail > 0))
 }
 
 fn list(json: bool) -> ExitCode {

@@ -22,4 +22,5 @@ mod names;
 mod services;
 mod stage;
 mod streams;
+mod vectors;
 mod world;

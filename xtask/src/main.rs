@@ -38,7 +38,7 @@ const TASKS: &[Task] = &[
     },
     Task {
         name: "vectors",
-        about: "write sdk-spec/vectors; with --check compare instead, and try them on the protocol",
+        about: "write sdk-spec/vectors and tck/vectors.jsonl; with --check compare instead, and try them on the protocol",
         run: vectors::run,
     },
 ];

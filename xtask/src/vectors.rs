@@ -138,6 +138,19 @@ pub(crate) fn run(root: &Path, arguments: &[String]) -> Result<(), Vec<String>> 
     if let Err(why) = settle(&folder, &files, &mut problems) {
         problems.push(format!("{}: {why}", folder.display()));
     }
+    // The suite has them built in, and a crate can hold only what lies in its folder.
+    let (suite, lines) = (root.join("tck/vectors.jsonl"), suite(&files));
+    let settled = match check {
+        true => fs::read_to_string(&suite).map(|found| found == lines),
+        false => fs::write(&suite, &lines).map(|()| true),
+    };
+    match settled {
+        Ok(true) => {}
+        Ok(false) => {
+            problems.push(format!("{}: differs, run cargo xtask vectors", suite.display()))
+        }
+        Err(why) => problems.push(format!("{}: {why}", suite.display())),
+    }
 
     for vector in &valid {
         if let Err(why) = judge::valid(vector) {
@@ -175,6 +188,22 @@ pub(crate) fn wrong_fields() -> Vec<(&'static str, Receiver, &'static str, Value
         Some((vector.name, vector.receiver, kind.as_str(), head))
     });
     with_head.collect()
+}
+
+/// All vectors, one a line, with their names and bytes.
+fn suite(files: &Files) -> String {
+    let mut lines = String::new();
+    for (name, text) in files {
+        let Some(id) = name.strip_suffix(".json") else { continue };
+        let bytes = files.get(&format!("{id}.hex")).and_then(|hex| bytes::read_hex(hex));
+        let digits: String = bytes.iter().flatten().map(|byte| format!("{byte:02x}")).collect();
+        if let Ok(Value::Object(mut vector)) = serde_json::from_str(text) {
+            vector.insert("id".into(), id.into());
+            vector.insert("hex".into(), digits.into());
+            lines.push_str(&format!("{}\n", Value::Object(vector)));
+        }
+    }
+    lines
 }
 
 type Files = BTreeMap<String, String>;
