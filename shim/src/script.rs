@@ -86,6 +86,15 @@ impl Script {
         self.add(Op::Remove, format!("remove {folder}"), &[Text(folder)]);
     }
 
+    /// [`Op::Listen`].
+    pub fn listen(&mut self, port: u16) {
+        self.add(
+            Op::Listen,
+            format!("listen at port {port} of its own network"),
+            &[Word(port.into())],
+        );
+    }
+
     /// [`Op::Init`].
     pub fn init(&mut self) {
         self.add(Op::Init, "become process 1", &[]);

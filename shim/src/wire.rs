@@ -96,6 +96,10 @@ numbers! {
         Sweep = 27,
         /// Removes an empty folder: \[t: the folder\].
         Remove = 28,
+        /// In a network namespace of its own: starts the loopback device, listens at a TCP
+        /// port of 127.0.0.1, and hands the listening socket over as [`Kind::Listening`].
+        /// \[w: port\]
+        Listen = 29,
     }
 }
 
@@ -114,6 +118,8 @@ numbers! {
         TreeEmpty = 4,
         /// What was asked for: `a`.
         Answer = 5,
+        /// The descriptor that comes with it listens.
+        Listening = 6,
     }
 }
 

@@ -129,14 +129,25 @@ pub enum Fact {
         /// The event's name, a constant of the author's.
         event: String,
     },
-    /// Log lines or stderr bytes were dropped because there were too many.
+    /// Something was dropped because there was too much of it.
     Dropped {
         /// Which plugin.
         plugin: Arc<str>,
-        /// What: `log lines` or `stderr bytes`.
+        /// What: `log lines`, `stderr bytes`, or `refused connections`, which were refused
+        /// and not told one by one.
         what: &'static str,
         /// How many since this was last said.
         count: u64,
+    },
+    /// A plugin wanted to connect to a host and may not. Said once for each host and
+    /// process.
+    Refused {
+        /// Which plugin.
+        plugin: Arc<str>,
+        /// The host and the port.
+        to: String,
+        /// Why, in words that name it.
+        why: String,
     },
     /// A tool is not listed.
     Withheld {
@@ -166,6 +177,7 @@ impl Fact {
             | Self::Waiting { plugin, .. }
             | Self::Log { plugin, .. }
             | Self::Dropped { plugin, .. }
+            | Self::Refused { plugin, .. }
             | Self::Withheld { plugin, .. } => Some(plugin),
             Self::CallStarted { .. }
             | Self::CallEnded { .. }
@@ -378,6 +390,9 @@ fn trace(fact: &Fact) {
         },
         Fact::Dropped { plugin, what, count } => {
             warn!(plugin = &**plugin, count, "dropped {what}");
+        }
+        Fact::Refused { plugin, to, why } => {
+            warn!(plugin = &**plugin, to, why, "connection refused");
         }
         Fact::Withheld { tool, plugin, why } => {
             warn!(plugin = &**plugin, tool, why, "tool withheld");

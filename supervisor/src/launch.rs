@@ -149,7 +149,7 @@ fn spawn_behind(
         env: env.into_iter().collect(),
         pipes: pipes.theirs,
     })?;
-    let listened = Control::new(control).and_then(|control| {
+    let listened = Control::new(control, enclosure.proxy(plan, &walls)).and_then(|control| {
         let [stdin, stdout, stderr] = [pipes.stdin, pipes.stdout, pipes.stderr];
         let pipes = [control.before(stdin)?, control.before(stdout)?, control.before(stderr)?];
         Ok((control, pipes))

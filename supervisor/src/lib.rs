@@ -23,6 +23,7 @@ mod life;
 mod link;
 mod local;
 pub mod manifest;
+mod peer;
 pub mod plan;
 mod reason;
 mod registry;
@@ -41,6 +42,7 @@ pub use self::{
     fact::{Event, Events, Fact},
     link::Progress,
     local::{LocalResult, LocalTool},
+    peer::Peer,
     plan::{Approval, Effect, Plan, PluginPlan, ToolPlan},
     reason::{Private, Reason},
     registry::{Approver, EntryInfo, Question, Refused, Registry, ToolInfo},

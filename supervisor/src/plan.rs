@@ -10,7 +10,7 @@ use std::{collections::BTreeMap, path::PathBuf, time::Duration};
 
 use serde_json::Value;
 
-use crate::manifest::names::covers;
+use crate::{manifest::names::covers, peer::Peer};
 
 /// Everything one supervisor runs.
 #[derive(Clone, Debug, Default)]
@@ -253,11 +253,13 @@ pub struct FileGrant {
 }
 
 /// What a plugin may connect to.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Network {
     /// Nothing, not even this machine.
     #[default]
     None,
+    /// These hosts, by way of a proxy that the plugin finds in `HTTPS_PROXY` and its kin.
+    Hosts(Vec<Peer>),
     /// Everything that the host can.
     All,
 }

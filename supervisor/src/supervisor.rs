@@ -230,7 +230,7 @@ impl Builder {
                     facts.clone(),
                     lines.clone(),
                     inbox,
-                    Enclosure::new(Arc::clone(&helper)),
+                    Enclosure::new(Arc::clone(&helper), facts.clone()),
                 );
                 keepers.push(tokio::spawn(keeper.keep()));
             }

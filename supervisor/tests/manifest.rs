@@ -235,7 +235,10 @@ fn everything_that_can_be_written_arrives_in_the_plan() {
     let sandbox = &geocode.sandbox;
     assert_eq!((sandbox.level, sandbox.if_missing), (Level::Standard, IfMissing::Warn));
     assert_eq!(sandbox.prefer, [Item::Memory, Item::Cpu]);
-    assert!(sandbox.private_tmp && sandbox.network == Network::All);
+    assert!(
+        sandbox.private_tmp
+            && sandbox.network == Network::Hosts(vec!["api.geocode.example:443".parse().unwrap()])
+    );
     let path = "/var/lib/plugbay/geocode".into();
     assert_eq!(sandbox.files, [FileGrant { path, write: true, make: true }]);
     let times = &geocode.timeouts;
@@ -266,7 +269,7 @@ fn everything_that_can_be_written_arrives_in_the_plan() {
     assert_eq!(tickets.secrets["OTHER"], Secret("from systemd".to_owned()));
     assert_eq!(tickets.approve.write, Approval::Deny);
     let sandbox = &tickets.sandbox;
-    assert_eq!((sandbox.level, sandbox.network), (Level::Strict, Network::None));
+    assert_eq!((sandbox.level, &sandbox.network), (Level::Strict, &Network::None));
     assert!(sandbox.files.is_empty() && !tickets.env.contains_key("PLUGBAY_STATE"));
 
     let vault = plugin(&loaded, "vault");

@@ -11,6 +11,7 @@ mod facts;
 mod floods;
 mod gate;
 mod isolation;
+mod isolation_hosts;
 mod isolation_kill;
 mod isolation_limits;
 mod ladder;

@@ -85,6 +85,7 @@ pub(crate) fn line(
             };
             normal(WARN, "Dropped", format!("{much}: more than its rate allows"))
         }
+        Fact::Refused { plugin, why, .. } => normal(WARN, "Refused", format!("{plugin}: {why}")),
         Fact::Withheld { tool, plugin, why } => {
             normal(WARN, "Withheld", format!("tool {tool} of {plugin}: {why}"))
         }
@@ -194,6 +195,9 @@ pub(crate) fn to_json(event: &Event) -> Value {
         Fact::Dropped { plugin, what, count } => {
             ("dropped", json!({ "plugin": &**plugin, "what": what, "count": count }))
         }
+        Fact::Refused { plugin, to, why } => {
+            ("refused", json!({ "plugin": &**plugin, "to": to, "why": why }))
+        }
         Fact::Withheld { tool, plugin, why } => {
             ("withheld", json!({ "plugin": &**plugin, "tool": tool, "why": why }))
         }
@@ -248,6 +252,7 @@ mod tests {
             (Fact::Exited { plugin: Arc::clone(&plugin), pid: 7, reason: Arc::new(exited), rung: None }, "Ended geo exited with status 3 [PB0507] (pid 7)"),
             (Fact::Waiting { plugin: Arc::clone(&plugin), delay: Duration::from_millis(250), deaths: 1 }, "Waiting 250 ms before geo starts again (it died once)"),
             (Fact::CallEnded { call: 1, tool, caller: "cli".into(), outcome: "PB0505", ran: Ran::Unknown, took: Duration::from_secs(30) }, "Called lookup: PB0505, may have run (call 1, 30 s)"),
+            (Fact::Refused { plugin: Arc::clone(&plugin), to: "a:1".into(), why: "a:1 was not granted".into() }, "Refused geo: a:1 was not granted"),
             (Fact::Withheld { tool: "x".into(), plugin, why: "it is taken".into() }, "Withheld tool x of geo: it is taken"),
         ];
         for (fact, expected) in table {

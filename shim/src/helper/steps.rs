@@ -99,6 +99,16 @@ impl State {
                 written
             }
             Op::Remove => sys::remove_folder(with.text()?),
+            Op::Listen => {
+                let port = u16::try_from(with.word()?).map_err(|_| EINVAL)?;
+                sys::start_loopback()?;
+                let socket = sys::listen(port)?;
+                let record = Record { kind: Kind::Listening as u32, ..Record::default() };
+                let sent = sys::send_with(Fd(wire::CONTROL), &record.to_bytes(), socket);
+                // It is the supervisor's alone.
+                sys::close(socket);
+                sent
+            }
             Op::Init => self.watch.become_two(),
             Op::Mount => {
                 let flags = with.word()?;

@@ -30,7 +30,12 @@ mod nr {
     pub(super) const CLOSE: usize = 3;
     pub(super) const MMAP: usize = 9;
     pub(super) const RT_SIGPROCMASK: usize = 14;
+    pub(super) const IOCTL: usize = 16;
+    pub(super) const SOCKET: usize = 41;
     pub(super) const SENDTO: usize = 44;
+    pub(super) const SENDMSG: usize = 46;
+    pub(super) const BIND: usize = 49;
+    pub(super) const LISTEN: usize = 50;
     pub(super) const CLONE: usize = 56;
     pub(super) const EXECVE: usize = 59;
     pub(super) const WAIT4: usize = 61;
@@ -63,6 +68,11 @@ mod nr {
 #[cfg(target_arch = "aarch64")]
 mod nr {
     pub(super) const DUP3: usize = 24;
+    pub(super) const IOCTL: usize = 29;
+    pub(super) const SOCKET: usize = 198;
+    pub(super) const BIND: usize = 200;
+    pub(super) const LISTEN: usize = 201;
+    pub(super) const SENDMSG: usize = 211;
     pub(super) const MKDIRAT: usize = 34;
     pub(super) const UNLINKAT: usize = 35;
     pub(super) const SYMLINKAT: usize = 36;
@@ -472,6 +482,96 @@ pub(crate) fn read(from: Fd, into: &mut [u8]) -> Result<usize> {
 pub(crate) fn send(to: Fd, bytes: &[u8]) -> Result<()> {
     const MSG_NOSIGNAL: usize = 0x4000;
     call!(nr::SENDTO, to.0, bytes.as_ptr(), bytes.len(), MSG_NOSIGNAL, 0, 0).map(drop)
+}
+
+/// The same, with a descriptor, of which the peer gets a copy.
+pub(crate) fn send_with(to: Fd, bytes: &[u8], fd: Fd) -> Result<()> {
+    const MSG_NOSIGNAL: usize = 0x4000;
+    const SOL_SOCKET: i32 = 1;
+    const SCM_RIGHTS: i32 = 1;
+    #[repr(C)]
+    struct Part {
+        start: *const u8,
+        length: usize,
+    }
+    #[repr(C)]
+    struct Rights {
+        length: usize,
+        level: i32,
+        kind: i32,
+        fd: i32,
+        padding: u32,
+    }
+    #[repr(C)]
+    struct Message {
+        name: usize,
+        name_length: usize,
+        parts: *const Part,
+        parts_count: usize,
+        control: *const Rights,
+        control_length: usize,
+        flags: usize,
+    }
+    let part = Part { start: bytes.as_ptr(), length: bytes.len() };
+    // The length leaves the padding out.
+    let length = size_of::<Rights>() - size_of::<u32>();
+    let rights = Rights { length, level: SOL_SOCKET, kind: SCM_RIGHTS, fd: fd.0, padding: 0 };
+    let message = Message {
+        name: 0,
+        name_length: 0,
+        parts: &raw const part,
+        parts_count: 1,
+        control: &raw const rights,
+        control_length: size_of::<Rights>(),
+        flags: 0,
+    };
+    call!(nr::SENDMSG, to.0, &raw const message, MSG_NOSIGNAL).map(drop)
+}
+
+// ── Network ────────────────────────────────────────────────────────────────────
+
+const AF_INET: u16 = 2;
+
+/// A TCP socket; children and the program to be do not inherit it.
+fn tcp() -> Result<Fd> {
+    const STREAM_CLOEXEC: usize = 1 | 0o2_000_000;
+    call!(nr::SOCKET, AF_INET, STREAM_CLOEXEC, 0).map(|fd| Fd(fd as i32))
+}
+
+/// Lets a new network namespace reach itself.
+pub(crate) fn start_loopback() -> Result<()> {
+    const SIOCSIFFLAGS: usize = 0x8914;
+    const IFF_UP: u16 = 1;
+    #[repr(C)]
+    struct Request {
+        name: [u8; 16],
+        flags: u16,
+        rest: [u8; 22],
+    }
+    let mut request = Request { name: [0; 16], flags: IFF_UP, rest: [0; 22] };
+    request.name[..2].copy_from_slice(b"lo");
+    let socket = tcp()?;
+    let started = call!(nr::IOCTL, socket.0, SIOCSIFFLAGS, &raw const request).map(drop);
+    close(socket);
+    started
+}
+
+/// Listens at a port of 127.0.0.1.
+pub(crate) fn listen(port: u16) -> Result<Fd> {
+    const WAITING_MAX: usize = 128;
+    #[repr(C)]
+    struct Address {
+        family: u16,
+        port: [u8; 2],
+        address: [u8; 4],
+        zero: [u8; 8],
+    }
+    let port = port.to_be_bytes();
+    let at = Address { family: AF_INET, port, address: [127, 0, 0, 1], zero: [0; 8] };
+    let socket = tcp()?;
+    call!(nr::BIND, socket.0, &raw const at, size_of_val(&at))?;
+    call!(nr::LISTEN, socket.0, WAITING_MAX)?;
+    Ok(socket)
 }
 
 pub(crate) fn close(fd: Fd) {

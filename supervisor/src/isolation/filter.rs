@@ -17,6 +17,8 @@ enum Verdict {
     Fail(i32),
     /// The argument decides.
     Look(&'static Look),
+    /// A socket within the machine, or one of TCP.
+    Connection,
 }
 
 /// A look at one argument, of which only the lower half counts.
@@ -76,7 +78,7 @@ const IOCTL: Look = Look {
 };
 
 /// The filter for one plugin, as the kernel takes it.
-pub(crate) fn program(network: Network, level: Level) -> Vec<u8> {
+pub(crate) fn program(network: &Network, level: Level) -> Vec<u8> {
     let mut table: Vec<(u32, Verdict)> = Vec::new();
     let mut say = |numbers: &[libc::c_long], verdict| {
         table.extend(numbers.iter().filter_map(|it| Some((u32::try_from(*it).ok()?, verdict))));
@@ -96,10 +98,12 @@ pub(crate) fn program(network: Network, level: Level) -> Vec<u8> {
     say(&[libc::SYS_clone], Verdict::Look(&CLONE));
     say(&[libc::SYS_ioctl], Verdict::Look(&IOCTL));
     let sockets = match network {
-        Network::None => &LOCAL_SOCKET,
-        Network::All => &ANY_SOCKET,
+        Network::None => Verdict::Look(&LOCAL_SOCKET),
+        // What the proxy is reached by, and nothing that could go around it.
+        Network::Hosts(_) => Verdict::Connection,
+        Network::All => Verdict::Look(&ANY_SOCKET),
     };
-    say(&[libc::SYS_socket], Verdict::Look(sockets));
+    say(&[libc::SYS_socket], sockets);
     assemble(table, default)
 }
 
@@ -118,6 +122,7 @@ const JUMP: u16 = 0x05;
 const IF_EQUAL: u16 = 0x15;
 const IF_AT_LEAST: u16 = 0x35;
 const IF_ANY_BIT: u16 = 0x45;
+const AND: u16 = 0x54;
 const RETURN: u16 = 0x06;
 
 /// Where in the data of a call its number, its architecture and its arguments lie.
@@ -184,6 +189,7 @@ fn leaf(verdict: Verdict) -> Vec<Instruction> {
     let look = match verdict {
         Verdict::Allow => return vec![ALLOW],
         Verdict::Fail(error) => return vec![fail(error)],
+        Verdict::Connection => return connection(),
         Verdict::Look(look) => look,
     };
     let mut code = vec![(LOAD, 0, 0, ARGUMENTS_AT + 8 * look.argument)];
@@ -200,6 +206,31 @@ fn leaf(verdict: Verdict) -> Vec<Instruction> {
     }
     code.push(miss);
     code
+}
+
+/// A look at all three arguments of `socket`: family, type and protocol.
+fn connection() -> Vec<Instruction> {
+    /// The rest of the type are flags.
+    const TYPE: u32 = 0xF;
+    let argument = |number: u32| (LOAD, 0, 0, ARGUMENTS_AT + 8 * number);
+    let word = i32::cast_unsigned;
+    let last = 10;
+    // Each jump counts the instructions that it leaves out: to the refusal, which is `last`,
+    // or to the permission behind it.
+    vec![
+        argument(0),
+        (IF_EQUAL, last - 1, 0, word(libc::AF_UNIX)),
+        (IF_EQUAL, 1, 0, word(libc::AF_INET)),
+        (IF_EQUAL, 0, last - 4, word(libc::AF_INET6)),
+        argument(1),
+        (AND, 0, 0, TYPE),
+        (IF_EQUAL, 0, last - 7, word(libc::SOCK_STREAM)),
+        argument(2),
+        (IF_EQUAL, last - 8, 0, 0),
+        (IF_EQUAL, 1, 0, word(libc::IPPROTO_TCP)),
+        (RETURN, 0, 0, libc::SECCOMP_RET_ERRNO | word(libc::EACCES)),
+        (RETURN, 0, 0, libc::SECCOMP_RET_ALLOW),
+    ]
 }
 
 #[cfg(test)]
@@ -228,6 +259,10 @@ mod tests {
                 }
                 JUMP => {
                     at += operand as usize;
+                    continue;
+                }
+                AND => {
+                    value &= operand;
                     continue;
                 }
                 RETURN => return operand,
@@ -279,7 +314,7 @@ mod tests {
     #[test]
     fn what_breaks_out_fails_and_what_programs_need_does_not() {
         for level in [Level::Standard, Level::Strict] {
-            let program = program(Network::None, level);
+            let program = program(&Network::None, level);
             for denied in DENIED {
                 assert_eq!(call(&program, *denied, [0; 6]), fails(libc::EPERM), "{denied}");
             }
@@ -298,7 +333,7 @@ mod tests {
 
     #[test]
     fn another_architecture_is_the_end() {
-        let program = program(Network::All, Level::Standard);
+        let program = program(&Network::All, Level::Standard);
         // i386, whose numbers mean other calls.
         assert_eq!(run(&program, 0x4000_0003, 1, [0; 6]), KILL);
         if cfg!(target_arch = "x86_64") {
@@ -311,7 +346,7 @@ mod tests {
     #[test]
     fn arguments_decide_where_the_number_does_not() {
         let (none, all) =
-            (program(Network::None, Level::Strict), program(Network::All, Level::Strict));
+            (program(&Network::None, Level::Strict), program(&Network::All, Level::Strict));
         let socket = |program: &[u8], family: i32| {
             call(program, libc::SYS_socket, [family.cast_unsigned().into(), 1, 0, 0, 0, 0])
         };
@@ -324,6 +359,34 @@ mod tests {
         // The upper half of an argument is not looked at by the kernel either.
         let high = [u64::from(libc::AF_INET.cast_unsigned()) | 1 << 32, 1, 0, 0, 0, 0];
         assert_eq!(call(&none, libc::SYS_socket, high), fails(libc::EACCES));
+
+        let listed = program(&Network::Hosts(Vec::new()), Level::Strict);
+        let socket = |family: i32, kind: i32, protocol: i32| {
+            let [a, b, c] = [family, kind, protocol].map(|it| it.cast_unsigned().into());
+            call(&listed, libc::SYS_socket, [a, b, c, 0, 0, 0])
+        };
+        let (stream, flags) = (libc::SOCK_STREAM, libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK);
+        for family in [libc::AF_INET, libc::AF_INET6] {
+            assert_eq!(socket(family, stream, 0), ALLOW);
+            assert_eq!(socket(family, stream | flags, libc::IPPROTO_TCP), ALLOW);
+            for (kind, protocol) in [
+                (stream, libc::IPPROTO_MPTCP),
+                (stream, libc::IPPROTO_SCTP),
+                (libc::SOCK_DGRAM | flags, 0),
+                (libc::SOCK_RAW, libc::IPPROTO_TCP),
+                (libc::SOCK_SEQPACKET, 0),
+            ] {
+                assert_eq!(
+                    socket(family, kind, protocol),
+                    fails(libc::EACCES),
+                    "{kind} {protocol}"
+                );
+            }
+        }
+        assert_eq!(socket(libc::AF_UNIX, libc::SOCK_DGRAM, 0), ALLOW);
+        for family in [libc::AF_NETLINK, libc::AF_VSOCK, libc::AF_PACKET] {
+            assert_eq!(socket(family, stream, 0), fails(libc::EACCES), "{family}");
+        }
 
         let clone = |flags: i32| {
             call(&none, libc::SYS_clone, [flags.cast_unsigned().into(), 0, 0, 0, 0, 0])

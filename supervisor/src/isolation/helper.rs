@@ -7,7 +7,8 @@
 use std::{
     convert::Infallible,
     ffi::CString,
-    io::{self, Read, Write},
+    io::{self, IoSliceMut, Write},
+    mem::MaybeUninit,
     os::{
         fd::{AsFd, AsRawFd, OwnedFd, RawFd},
         unix::net::UnixStream,
@@ -30,7 +31,10 @@ use plugbay_shim::{
     Script, image,
     wire::{self, Command, Kind, Record},
 };
-use tokio::io::Interest;
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, recvmsg};
+use tokio::{io::Interest, task::AbortHandle};
+
+use super::proxy::Proxy;
 
 /// Descriptors of ours that the child is to have under low numbers must not have low
 /// numbers themselves, or one would be overwritten before it is copied.
@@ -188,22 +192,37 @@ impl Evidence {
             }
             Some(Kind::TreeEmpty) => self.left = Some(record.a),
             Some(Kind::Answer) => self.answer = Some(record.a),
-            Some(Kind::Started) | None => {}
+            Some(Kind::Started | Kind::Listening) | None => {}
         }
     }
 }
 
 /// Reads all that has come. False at the end: nobody is left who could say more.
-fn read_records(mut from: &UnixStream, evidence: &mut Evidence) -> io::Result<bool> {
+fn read_records(
+    from: &UnixStream,
+    evidence: &mut Evidence,
+    listener: &mut Option<OwnedFd>,
+) -> io::Result<bool> {
     loop {
         // Each is sent in one piece, and a piece of this size is never cut.
         let mut bytes = [0; wire::RECORD_BYTES];
-        match from.read(&mut bytes) {
-            Ok(wire::RECORD_BYTES) => evidence.take(Record::from_bytes(&bytes)),
-            Ok(_) => return Ok(false),
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(error),
+        let mut room = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut beside = RecvAncillaryBuffer::new(&mut room);
+        let parts = &mut [IoSliceMut::new(&mut bytes)];
+        let got = match recvmsg(from, parts, &mut beside, RecvFlags::CMSG_CLOEXEC) {
+            Ok(got) => got,
+            Err(rustix::io::Errno::INTR) => continue,
+            Err(errno) => return Err(errno.into()),
+        };
+        for message in beside.drain() {
+            if let RecvAncillaryMessage::ScmRights(mut descriptors) = message {
+                *listener = descriptors.next();
+            }
         }
+        if got.bytes != wire::RECORD_BYTES || got.flags.contains(ReturnFlags::CTRUNC) {
+            return Ok(false);
+        }
+        evidence.take(Record::from_bytes(&bytes));
     }
 }
 
@@ -215,12 +234,26 @@ pub(crate) struct Control {
     watched: tokio::net::UnixStream,
     open: bool,
     evidence: Evidence,
+    /// Until there is something that it could listen at.
+    proxy: Option<Box<Proxy>>,
+    served: Option<Served>,
+}
+
+/// A proxy at work, which ends with the process.
+#[derive(Debug)]
+struct Served(AbortHandle);
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
 }
 
 impl Control {
-    pub(crate) fn new(socket: UnixStream) -> io::Result<Self> {
+    pub(crate) fn new(socket: UnixStream, proxy: Option<Proxy>) -> io::Result<Self> {
         let watched = tokio::net::UnixStream::from_std(socket.try_clone()?)?;
-        Ok(Self { socket, watched, open: true, evidence: Evidence::default() })
+        let (evidence, proxy) = (Evidence::default(), proxy.map(Box::new));
+        Ok(Self { socket, watched, open: true, evidence, proxy, served: None })
     }
 
     /// The same descriptor under a number behind ours. A process that is killed closes its
@@ -245,7 +278,15 @@ impl Control {
                 break;
             }
             let (socket, evidence) = (&self.socket, &mut self.evidence);
-            let read = self.watched.try_io(Interest::READABLE, || read_records(socket, evidence));
+            let mut listener = None;
+            let read = self
+                .watched
+                .try_io(Interest::READABLE, || read_records(socket, evidence, &mut listener));
+            if let Some((proxy, listener)) = listener.and_then(|it| Some((self.proxy.take()?, it)))
+            {
+                let task = tokio::spawn(proxy.serve(listener));
+                self.served = Some(Served(task.abort_handle()));
+            }
             // Nothing more for now, or nothing more at all.
             self.open = matches!(read, Err(error) if error.kind() == io::ErrorKind::WouldBlock);
         }
@@ -256,7 +297,7 @@ impl Control {
     pub(crate) fn evidence(&mut self) -> &Evidence {
         if self.open {
             // Empty, or at the end: it is all one now.
-            read_records(&self.socket, &mut self.evidence).ok();
+            read_records(&self.socket, &mut self.evidence, &mut None).ok();
             self.open = false;
         }
         &self.evidence
@@ -267,6 +308,6 @@ impl Control {
 pub(crate) fn evidence_of(socket: &UnixStream) -> io::Result<Evidence> {
     socket.set_nonblocking(false)?;
     let mut evidence = Evidence::default();
-    while read_records(socket, &mut evidence)? {}
+    while read_records(socket, &mut evidence, &mut None)? {}
     Ok(evidence)
 }

@@ -20,7 +20,7 @@ use super::{
     helper::{Evidence, Helper, Start, evidence_of},
     landlock,
     namespaces::Namespaces,
-    view,
+    proxy, view,
 };
 use crate::plan::{Level, Network};
 
@@ -76,7 +76,7 @@ impl Machine {
                 view::write(&view::smallest(), 4096, script);
             }),
             landlock: probe.landlock(),
-            network: namespaces(network),
+            network: probe.namespaces(with(network), |script| script.listen(proxy::PORT)),
             calls: probe.calls(),
             cgroups: cgroup::probe(&probe),
         }
@@ -143,7 +143,7 @@ impl Probe {
                            system call `seccomp`";
         let done = self.run(|script| {
             script.no_new_privileges();
-            script.filter(&filter::program(Network::None, Level::Strict));
+            script.filter(&filter::program(&Network::None, Level::Strict));
         });
         done.map(drop).map_err(|(what, errno)| Lack::new(&what, errno, FIX.to_owned()))
     }

@@ -10,6 +10,8 @@ pub(crate) mod helper;
 mod landlock;
 mod machine;
 mod namespaces;
+mod proxy;
+mod request;
 mod runtime;
 mod syscalls;
 mod view;
@@ -22,20 +24,23 @@ pub use walls::Finding;
 pub(crate) use walls::{Remains, Walls, degraded};
 
 use helper::Helper;
+use proxy::Proxy;
 
 use std::sync::Arc;
 
-use crate::{plan::PluginPlan, reason::Reason};
+use crate::{fact::Facts, plan::PluginPlan, reason::Reason};
 
 /// What stays for one plugin from start to start.
 #[derive(Debug)]
 pub(crate) struct Enclosure {
     helper: Arc<Helper>,
+    /// Where it is said what the plugin was refused.
+    facts: Facts,
 }
 
 impl Enclosure {
-    pub(crate) fn new(helper: Arc<Helper>) -> Self {
-        Self { helper }
+    pub(crate) fn new(helper: Arc<Helper>, facts: Facts) -> Self {
+        Self { helper, facts }
     }
 
     pub(crate) fn helper(&self) -> &Helper {
@@ -48,5 +53,12 @@ impl Enclosure {
     /// Why they cannot stand.
     pub(crate) fn walls(&self, plan: &PluginPlan) -> Result<Walls, Reason> {
         Walls::new(plan, Machine::here())
+    }
+
+    /// The way out of walls that have one.
+    pub(crate) fn proxy(&self, plan: &PluginPlan, walls: &Walls) -> Option<Proxy> {
+        let granted = walls.granted().to_vec();
+        let proxy = || Proxy::new(plan.name.as_str().into(), granted, self.facts.clone());
+        (!walls.granted().is_empty()).then(proxy)
     }
 }

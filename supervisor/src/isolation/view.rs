@@ -68,7 +68,7 @@ pub(crate) struct Wanted<'a> {
     /// The folder it runs in.
     pub(crate) dir: &'a Path,
     pub(crate) private_tmp: bool,
-    pub(crate) network: Network,
+    pub(crate) network: &'a Network,
     pub(crate) files: &'a [FileGrant],
 }
 
@@ -81,7 +81,8 @@ pub(crate) fn view(wanted: &Wanted<'_>) -> Result<Vec<Shown>, (PathBuf, io::Erro
     static SYSTEM: [OnceLock<Vec<Shown>>; 2] = [const { OnceLock::new() }; 2];
     let [local, network] = &SYSTEM;
     let mut view = View(match wanted.network {
-        Network::None => local.get_or_init(|| system(&[ETC])).clone(),
+        // The proxy looks names up.
+        Network::None | Network::Hosts(_) => local.get_or_init(|| system(&[ETC])).clone(),
         Network::All => network.get_or_init(|| system(&[ETC, ETC_NETWORK])).clone(),
     });
     view.temporary(wanted.private_tmp);

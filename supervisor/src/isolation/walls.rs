@@ -14,10 +14,12 @@ use super::{
     helper::Evidence,
     landlock,
     namespaces::Namespaces,
+    proxy,
     view::{self, Shown, Wanted},
 };
 use crate::{
     launch::{Exit, spawn_failed},
+    peer::Peer,
     plan::{IfMissing, Item, Level, Network, PluginPlan, STATE},
     reason::Reason,
 };
@@ -87,16 +89,17 @@ fn choose(plan: &PluginPlan, machine: &Machine) -> (Used, Vec<Missing>) {
         },
     );
     let closed = plan.sandbox.network == Network::None;
+    // A network of its own, whose only way out is the proxy: nothing else holds it to a list.
+    let listed = matches!(plan.sandbox.network, Network::Hosts(_));
     let filter = has(Item::Calls, &machine.calls, "it may make every system call");
     // The filter shuts all sockets but local ones, and Landlock those of them that have a name
     // and no file. A network of its own shuts both, and takes half a millisecond.
     let is_scoped = machine.landlock.as_ref().is_ok_and(|it| landlock::SCOPED_FROM <= *it);
-    let network = closed
-        && (strict || !filter || !is_scoped)
+    let network = (listed || closed && (strict || !filter || !is_scoped))
         && has(
             Item::Network,
             &machine.network,
-            match (filter, is_scoped) {
+            match (closed && filter, is_scoped) {
                 (false, _) => "it reaches every host that its user can",
                 (true, false) => ABSTRACT,
                 (true, true) => "one wall keeps it from the network, where strict has two",
@@ -115,7 +118,8 @@ fn choose(plan: &PluginPlan, machine: &Machine) -> (Used, Vec<Missing>) {
     if limits.processes.is_some() && !process_limit {
         has(Item::Processes, &cgroups.processes, "it starts as many processes as its user can");
     }
-    if let (false, false, Err(lack)) = (closed, is_scoped, landlock::scopes(&machine.landlock)) {
+    let is_open = !closed && !network;
+    if let (true, false, Err(lack)) = (is_open, is_scoped, landlock::scopes(&machine.landlock)) {
         // Not what the operator has refused, so no reason to refuse the plugin.
         missing.push(Missing { item: Item::Network, lack, instead: ABSTRACT, is_note: true });
     }
@@ -180,7 +184,12 @@ impl Machine {
             finding(Item::Files, "view of the file system", standard, self.files.as_ref().err()),
             finding(Item::Files, &landlock, standard, self.landlock.as_ref().err()),
             finding(Item::Network, "filter of system calls", standard, self.calls.as_ref().err()),
-            finding(Item::Network, "network namespace", strict, self.network.as_ref().err()),
+            finding(
+                Item::Network,
+                "network namespace, also for lists of hosts",
+                strict,
+                self.network.as_ref().err(),
+            ),
             finding(Item::Calls, "filter of system calls", standard, self.calls.as_ref().err()),
             finding(Item::Memory, "cgroup", standard, cgroups.memory.as_ref().err()),
             finding(Item::Cpu, "cgroup", standard, cgroups.cpu.as_ref().err()),
@@ -249,6 +258,8 @@ pub(crate) struct Walls {
     /// What its program is called, for what is said of it.
     program: String,
     env: Vec<(&'static str, String)>,
+    /// What the proxy leads to; nothing if there is none.
+    granted: Vec<Peer>,
     cage: Cage,
     /// Its bounds, in bytes.
     memory: Option<u64>,
@@ -264,12 +275,17 @@ impl Walls {
         degraded(plan, machine)?;
         let (used, _) = choose(plan, machine);
         let program = plan.command.first().cloned().unwrap_or_default();
+        let network = enforced(plan, used);
+        let granted = match network {
+            Network::Hosts(granted) => granted.clone(),
+            Network::None | Network::All => Vec::new(),
+        };
         let shown = view::view(&Wanted {
             program: Path::new(&program),
             search: plan.env.get("PATH").map_or("", String::as_str),
             dir: &plan.dir,
             private_tmp: plan.sandbox.private_tmp,
-            network: plan.sandbox.network,
+            network,
             files: &plan.sandbox.files,
         });
         let shown =
@@ -278,7 +294,8 @@ impl Walls {
         Ok(Self {
             script: script(plan, used, &shown, &cage),
             program,
-            env: env(plan),
+            env: env(plan, network),
+            granted,
             memory: plan.limits.memory_bytes,
             file_size: plan.limits.file_bytes,
             cage,
@@ -287,6 +304,11 @@ impl Walls {
 
     pub(crate) fn script(&self) -> &Script {
         &self.script
+    }
+
+    /// The hosts that a proxy has to lead to.
+    pub(crate) fn granted(&self) -> &[Peer] {
+        &self.granted
     }
 
     /// Variables that mean something else behind walls.
@@ -342,23 +364,41 @@ fn failed(step: &str, error: &io::Error) -> Reason {
     Reason::SetupFailed { step: step.to_owned(), error: error.to_string() }
 }
 
-fn env(plan: &PluginPlan) -> Vec<(&'static str, String)> {
-    if !plan.sandbox.private_tmp {
-        return Vec::new();
+/// What the plugin may connect to, as far as these walls can tell one host from another.
+fn enforced(plan: &PluginPlan, used: Used) -> &Network {
+    match &plan.sandbox.network {
+        // An empty list is nothing, and needs no proxy.
+        Network::Hosts(granted) if granted.is_empty() => &Network::None,
+        Network::Hosts(_) if !used.namespaces.network => &Network::All,
+        network => network,
     }
-    // What is kept, if anything is; the host's user has another home.
-    let home = plan.env.get(STATE).map_or("/tmp", String::as_str);
-    vec![("HOME", home.to_owned()), ("TMPDIR", "/tmp".to_owned())]
+}
+
+fn env(plan: &PluginPlan, network: &Network) -> Vec<(&'static str, String)> {
+    let mut env = Vec::new();
+    if plan.sandbox.private_tmp {
+        // What is kept, if anything is; the host's user has another home.
+        let home = plan.env.get(STATE).map_or("/tmp", String::as_str);
+        env.extend([("HOME", home.to_owned()), ("TMPDIR", "/tmp".to_owned())]);
+    }
+    if let Network::Hosts(_) = network {
+        env.extend(proxy::env());
+    }
+    env
 }
 
 /// From the helper's first step to the program's.
 fn script(plan: &PluginPlan, used: Used, shown: &[Shown], cage: &Cage) -> Script {
     let limits = &plan.limits;
+    let network = enforced(plan, used);
     let mut script = Script::default();
     script.lifeline(std::process::id());
     script.session();
     cage.write(limits, &mut script);
     used.namespaces.write(&mut script);
+    if let Network::Hosts(_) = network {
+        script.listen(proxy::PORT);
+    }
     if used.namespaces.files {
         view::write(shown, limits.memory_bytes.unwrap_or(MEMORY_FOLDER), &mut script);
     }
@@ -386,11 +426,11 @@ fn script(plan: &PluginPlan, used: Used, shown: &[Shown], cage: &Cage) -> Script
     script.no_capabilities();
     script.no_new_privileges();
     if let Some(version) = used.landlock {
-        let closed = plan.sandbox.network == Network::None;
+        let closed = *network == Network::None;
         landlock::write(shown, version, closed, !used.namespaces.files, &mut script);
     }
     if used.filter {
-        script.filter(&filter::program(plan.sandbox.network, plan.sandbox.level));
+        script.filter(&filter::program(network, plan.sandbox.level));
     }
     script.exec(plan.command.first().map_or("", String::as_str));
     script

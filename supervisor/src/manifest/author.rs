@@ -122,7 +122,7 @@ impl Check<'_> {
 
     fn asks(&mut self, asks: &Asks) {
         let net = asks.net.iter().flatten().map(|it| &it.to);
-        net.for_each(|to| self.name("a host to connect to", to, names::host_port));
+        net.for_each(|to| self.name("a host to connect to", to, names::host_port_or_all));
         let fs = asks.fs.iter().flatten().map(|it| &it.path);
         fs.for_each(|path| self.name("a path to ask for", path, names::granted_path));
         let host = asks.host.iter().flatten().map(|it| &it.call);

@@ -6,7 +6,7 @@
 use super::{
     author::Author,
     codes::Code,
-    host::{Host, HostFile, Overflow, Plugin},
+    host::{GrantNet, Host, HostFile, Overflow, Plugin},
     names,
     read::At,
     report::{Notes, Problem},
@@ -83,9 +83,14 @@ pub(crate) fn unenforced(
         add("digest".to_owned(), &it.span, VERSION, instead);
     }
     if let Some(grant) = &plugin.grant {
-        for it in grant.net.iter().flatten() {
+        let hosts = grant.net.as_ref().map_or(&[][..], |it| match it {
+            GrantNet::Hosts(hosts) => hosts,
+            // It means what there is.
+            GrantNet::All(_) => &[],
+        });
+        for it in hosts.iter().filter(|_| level == Level::None) {
             let instead = "the plugin reaches every host that its user can";
-            add(format!("grant.net {}", it.value), &it.span, VERSION, instead);
+            add(format!("grant.net {}", it.value), &it.span, BARE, instead);
         }
         for it in grant.fs.iter().flatten().filter(|_| level == Level::None) {
             let instead = "the plugin opens every file that its user can";

@@ -5,7 +5,7 @@ use plugbay_protocol::scope::may_be_granted;
 use super::{
     author::{Author, named},
     codes::Code,
-    host::{Grant, GrantFs, Plugin},
+    host::{Grant, GrantFs, GrantNet, Plugin},
     names,
     plugin::{Access, AskFs, AskHost, AskSecret},
     read::At,
@@ -13,7 +13,10 @@ use super::{
     resolve::ENV_ALWAYS,
     source::{Source, Span},
 };
-use crate::plan::{Effect, ToolPlan};
+use crate::{
+    peer::Peer,
+    plan::{Effect, Network, ToolPlan},
+};
 
 /// What is granted, in the words of the plan.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -26,8 +29,8 @@ pub(crate) struct Granted {
     pub(crate) env: Vec<String>,
     /// Paths as they are written, and whether they may be changed.
     pub(crate) files: Vec<(String, bool)>,
-    /// Whether any host may be reached.
-    pub(crate) network: bool,
+    /// What may be connected to.
+    pub(crate) network: Network,
 }
 
 /// Checks one plugin's grants against what its author asks for. Without an
@@ -43,13 +46,12 @@ pub(crate) fn grants(
     let grant = plugin.grant.as_ref().map(|it| &it.value);
     let tools = check.tools(grant);
     let Some(grant) = grant else { return Granted { tools, ..Granted::default() } };
-    check.net(grant);
+    let network = check.net(grant);
     check.fs(grant);
     let scopes = check.host(grant);
     let env = check.env(grant);
     let files = grant.fs.iter().flatten();
     let files = files.map(|it| (it.path.value.clone(), it.access.value == Access::ReadWrite));
-    let network = grant.net.as_ref().is_some_and(|it| !it.is_empty());
     Granted { tools, scopes, env, files: files.collect(), network }
 }
 
@@ -77,13 +79,26 @@ impl Check<'_> {
         patterns.iter().map(|it| it.value.clone()).collect()
     }
 
-    fn net(&mut self, grant: &Grant) {
-        for to in grant.net.iter().flatten() {
-            named("a host to grant", to, names::host_port, self.source, self.notes);
+    fn net(&mut self, grant: &Grant) -> Network {
+        let Some(granted) = &grant.net else { return Network::None };
+        let rule = match granted {
+            GrantNet::All(_) => names::host_port_or_all,
+            GrantNet::Hosts(_) => names::host_port,
+        };
+        for to in granted.words() {
+            named("a host to grant", to, rule, self.source, self.notes);
             let Some(author) = self.author else { continue };
             let asked: Vec<&str> = author.asks_net().map(|it| it.as_str()).collect();
-            if names::host_port(to).is_ok() && !asked.contains(&to.as_str()) {
+            if rule(to).is_ok() && !asked.iter().any(|it| covers_host(it, to)) {
                 self.never_asked("this host", "net", to, &asked);
+            }
+        }
+        match granted {
+            GrantNet::All(_) => Network::All,
+            GrantNet::Hosts(hosts) if hosts.is_empty() => Network::None,
+            // What is no host has been told.
+            GrantNet::Hosts(hosts) => {
+                Network::Hosts(hosts.iter().filter_map(|it| it.parse().ok()).collect())
             }
         }
     }
@@ -217,6 +232,15 @@ impl Check<'_> {
     }
 }
 
+/// Whether whoever may connect to the one may connect to the other; each is a host and a
+/// port, or the word for all.
+fn covers_host(wide: &str, narrow: &str) -> bool {
+    match (wide.parse::<Peer>(), narrow.parse::<Peer>()) {
+        (Ok(wide), Ok(narrow)) => wide.covers(&narrow),
+        _ => wide == names::ALL_HOSTS,
+    }
+}
+
 /// Whether a text is a name, or the start of one and `*`.
 fn is_pattern(
     text: &At<String>,
@@ -339,14 +363,16 @@ pub(crate) fn not_granted(author: &Author, grant: Option<&Grant>, secrets: &[&st
     let texts = |list: fn(&Grant) -> &Option<Vec<At<String>>>| -> Vec<&str> {
         grant.and_then(|it| list(it).as_ref()).into_iter().flatten().map(|it| it.as_str()).collect()
     };
-    let (net, host, env) = (texts(|it| &it.net), texts(|it| &it.host), texts(|it| &it.env));
+    let (host, env) = (texts(|it| &it.host), texts(|it| &it.env));
+    let net = grant.and_then(|it| it.net.as_ref()).map_or(&[][..], GrantNet::words);
     let fs: Vec<&GrantFs> = grant.and_then(|it| it.fs.as_ref()).into_iter().flatten().collect();
     let mut open = Vec::new();
     let mut add = |kind: &str, what: &str, why: &Option<At<String>>| {
         let why = why.as_ref().map(|why| format!(" ({})", why.value)).unwrap_or_default();
         open.push(format!("{kind} {what}{why}"));
     };
-    for it in asks.net.iter().flatten().filter(|it| !net.contains(&it.to.as_str())) {
+    for it in asks.net.iter().flatten().filter(|ask| !net.iter().any(|it| covers_host(it, &ask.to)))
+    {
         add("net", &it.to, &it.why);
     }
     let is_open = |ask: &&AskFs| !fs.iter().any(|it| names::is_below(&it.path, &ask.path));

@@ -11,6 +11,7 @@ use toml::de::DeValue;
 
 use super::{
     codes::Code,
+    names,
     plugin::{Access, Wire},
     read::{At, Map, Node, Read, Reader, in_order, keys, words},
     report::Problem,
@@ -105,8 +106,9 @@ keys! {
         /// Tools that are listed: names, or a start and `*`. All of them if it is
         /// not said.
         tools: Option<Vec<At<String>>>,
-        /// Hosts it may connect to: a host and a port each.
-        net: Option<Vec<At<String>>>,
+        /// Hosts it may connect to: a host and a port each, such as
+        /// `["api.example.org:443", "*.example.org:443"]`. Or `"all"`.
+        net: Option<GrantNet>,
         /// Files and folders it may open, beside its own folder and the system's programs,
         /// which it may read.
         fs: Option<Vec<GrantFs>>,
@@ -296,6 +298,53 @@ impl JsonSchema for Plugins {
             "type": "object",
             "propertyNames": { "pattern": "^[A-Za-z][A-Za-z0-9_-]{0,63}$" },
             "additionalProperties": plugin,
+        })
+    }
+}
+
+/// Hosts that may be connected to.
+#[derive(Clone, Debug)]
+pub(crate) enum GrantNet {
+    /// Every one; the word where it stands.
+    All(At<String>),
+    Hosts(Vec<At<String>>),
+}
+
+impl GrantNet {
+    pub(crate) fn words(&self) -> &[At<String>] {
+        match self {
+            Self::All(word) => std::slice::from_ref(word),
+            Self::Hosts(hosts) => hosts,
+        }
+    }
+}
+
+impl Read for GrantNet {
+    fn read(node: &Node<'_>, reader: &mut Reader<'_>) -> Option<Self> {
+        match node.get_ref() {
+            DeValue::String(word) if &**word == names::ALL_HOSTS => {
+                At::read(node, reader).map(Self::All)
+            }
+            _ => Vec::read(node, reader).map(Self::Hosts),
+        }
+    }
+}
+
+impl JsonSchema for GrantNet {
+    fn schema_name() -> Cow<'static, str> {
+        "GrantNet".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        schemars::json_schema!({
+            "anyOf": [
+                { "const": names::ALL_HOSTS, "description": "Every host." },
+                {
+                    "type": "array",
+                    "items": { "type": "string" },
+                    "description": "A host and a port each; `*.` stands for the start of a name.",
+                },
+            ],
         })
     }
 }

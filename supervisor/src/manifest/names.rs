@@ -2,6 +2,8 @@
 
 use plugbay_protocol::scope::Scope;
 
+use crate::peer::Peer;
+
 /// Whether a pattern covers a name: the same text, or a trailing `*` for any
 /// rest. There is no other wildcard, so that a person can check a grant by eye.
 pub fn covers(pattern: &str, name: &str) -> bool {
@@ -111,33 +113,21 @@ pub(crate) fn scope(text: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// A host and a port: `api.example.org:443`.
+/// A host and a port, or `*.` and the end of a host's name: `api.example.org:443`.
 pub(crate) fn host_port(text: &str) -> Result<(), String> {
-    if text.contains('*') {
-        return Err("expected one host and one port: patterns are not for the network".into());
-    }
-    if text.contains("://") || text.contains('/') {
-        return Err("expected a host and a port without scheme or path, as in \
-                    `api.example.org:443`"
-            .into());
-    }
-    let Some((host, port)) = text.rsplit_once(':') else {
-        return Err("expected a port after the host, as in `api.example.org:443`".into());
-    };
-    if port.parse::<u16>().is_ok_and(|it| it != 0) {
-        let inner = host.strip_prefix('[').and_then(|it| it.strip_suffix(']')).unwrap_or(host);
-        let is_address = inner.parse::<std::net::IpAddr>().is_ok();
-        let is_name = !host.is_empty()
-            && host.len() <= 253
-            && host.chars().all(|c| c.is_ascii_alphanumeric() || "-.".contains(c))
-            && !host.split('.').any(|part| part.is_empty() || part.starts_with('-'));
-        if is_address || is_name {
-            return Ok(());
-        }
-        return Err(format!("expected a host name or an address, found `{host}`"));
-    }
-    Err(format!("expected a port from 1 to 65535, found `{port}`"))
+    text.parse::<Peer>().map(drop)
 }
+
+/// The same, or the word for every host.
+pub(crate) fn host_port_or_all(text: &str) -> Result<(), String> {
+    match text {
+        ALL_HOSTS => Ok(()),
+        text => host_port(text),
+    }
+}
+
+/// Every host: a word that nobody writes by accident.
+pub(crate) const ALL_HOSTS: &str = "all";
 
 /// A path that a grant may name: absolute, or below `${state}` or
 /// `${workspace}`, and never upward.
@@ -262,8 +252,8 @@ mod tests {
             (version,   &["1.4.0", "0.0.1-rc.1+5"],           &["1.4", "v1.4.0", "1.04.0", "1.4.0 ", "", "1.4.99999999999"]),
             (variable,  &["LANG", "_x", "A9"],                &["9A", "A-B", "", "A=B"]),
             (scope,     &["kv.get", "fs.read.text", "host.tool.call[fs_*]"],          &["kv", "kv.", "KV.get", "kv.*", "", "kv[a]", "kv.get[", "kv.get[]", "kv.get[a]b"]),
-            (host_port, &["a.example:443", "127.0.0.1:1", "[::1]:80", "localhost:8080"],
-                        &["a.example", "*:443", "*.a:1", "https://a:443", "a:0", "a:99999", ":1", "a b:1", "a..b:1"]),
+            (host_port, &["a.example:443", "*.a:1", "127.0.0.1:1", "[::1]:80", "localhost:8080"],
+                        &["a.example", "*:443", "a*.b:1", "https://a:443", "a:0", "a:99999", ":1", "a b:1", "a..b:1"]),
             (granted_path, &["/tmp/x", "${state}", "${workspace}/a"],
                         &["x", "${home}", "a/${state}", "${state}x", "/a/../b", "${state"]),
             (digest,    &[&hex],                              &["sha256:00", "md5:00", ""]),

@@ -16,7 +16,7 @@ use super::{
     source::{Source, Span},
     tools::Listed,
 };
-use crate::plan::{Effect, FileGrant, Level, Network, PluginPlan, STATE, Secret, ToolPlan};
+use crate::plan::{Effect, FileGrant, Level, PluginPlan, STATE, Secret, ToolPlan};
 
 /// What one plugin is built from.
 pub(crate) struct Build<'a> {
@@ -62,9 +62,7 @@ impl Build<'_> {
         settings::apply(layers, &mut plan);
         plan.env = self.around.environment(granted.env.iter().map(String::as_str));
         self.files(&granted.files, &mut plan, notes);
-        if granted.network {
-            plan.sandbox.network = Network::All;
-        }
+        plan.sandbox.network = granted.network;
         plan.prefix = plugin.prefix.as_ref().map(|it| it.value.clone());
         plan.grant_tools = granted.tools;
         plan.grant_scopes = granted.scopes;

@@ -107,7 +107,8 @@ keys! {
 
     /// A host it connects to.
     struct AskNet {
-        /// A host and a port, such as `api.example.org:443`.
+        /// A host and a port, such as `api.example.org:443` or `*.example.org:443`; or
+        /// `all`, which means every host.
         to: At<String>,
         /// Why, for the operator who decides.
         why: Option<At<String>>,

@@ -97,6 +97,27 @@ fn done(deed: &str, what: &str, number: u64) -> io::Result<String> {
         }
 
         // Network.
+        "by proxy" => by_proxy(&format!("CONNECT {what} HTTP/1.1\r\n\r\n"), b"ping")?,
+        "page by proxy" => {
+            by_proxy(&format!("GET http://{what}/page HTTP/1.1\r\nHost: x\r\n\r\n"), b"")?
+        }
+        "words to proxy" => by_proxy(what, b"")?,
+        "connections until" => {
+            let proxy = proxy()?;
+            let mut open = Vec::new();
+            for _ in 0..number {
+                let mut stream = TcpStream::connect(&proxy)?;
+                stream.write_all(b"CONNECT ")?;
+                open.push(stream);
+            }
+            let more = by_proxy_within(&format!("CONNECT {what} HTTP/1.1\r\n\r\n"), b"ping", 300);
+            let waited = matches!(&more, Err(error) if error.kind() == io::ErrorKind::WouldBlock);
+            drop(open);
+            match waited {
+                true => by_proxy(&format!("CONNECT {what} HTTP/1.1\r\n\r\n"), b"ping")?,
+                false => "nothing waited".to_owned(),
+            }
+        }
         "tcp" => TcpStream::connect(what).map(|_| none)?,
         "udp" => UdpSocket::bind("127.0.0.1:0")?.send_to(b"out", what).map(|_| none)?,
         "fast open" => raw::fast_open(u16::try_from(number).unwrap_or(0)).map(|()| none)?,
@@ -230,6 +251,30 @@ fn done(deed: &str, what: &str, number: u64) -> io::Result<String> {
         "hopper" => itself(&["hop", "10000"]).spawn().map(|_| none)?,
         other => format!("does not know how to {other}"),
     })
+}
+
+/// Where the plugin is told that its proxy is.
+fn proxy() -> io::Result<String> {
+    let proxy = env::var("HTTPS_PROXY").map_err(|_| Errno::EDESTADDRREQ)?;
+    Ok(proxy.strip_prefix("http://").unwrap_or_default().to_owned())
+}
+
+fn by_proxy(head: &str, then: &[u8]) -> io::Result<String> {
+    by_proxy_within(head, then, 20_000)
+}
+
+/// What comes back, without its headers: the status, and what follows them.
+fn by_proxy_within(head: &str, then: &[u8], milliseconds: u64) -> io::Result<String> {
+    let mut stream = TcpStream::connect(proxy()?)?;
+    stream.set_read_timeout(Some(Duration::from_millis(milliseconds)))?;
+    // In one piece: what comes behind the head is not lost.
+    stream.write_all(&[head.as_bytes(), then].concat())?;
+    stream.shutdown(std::net::Shutdown::Write)?;
+    let mut said = String::new();
+    stream.read_to_string(&mut said)?;
+    let (head, body) = said.split_once("\r\n\r\n").unwrap_or((&said, ""));
+    let status = head.split(' ').nth(1).unwrap_or_default();
+    Ok(format!("{status} {}", body.trim()).trim().to_owned())
 }
 
 fn itself(words: &[&str]) -> Command {
