@@ -14,8 +14,9 @@ use crate::{
     monitor::Canary,
     probe::Profile,
     process::{Process, Program},
+    sample,
     session::{Conversation, PROMPT, Session, Shared},
-    settings::Settings,
+    settings::{Sample, Settings},
     value::Value,
 };
 
@@ -194,6 +195,11 @@ impl<'a> Case<'a> {
     pub fn entries(&self, kind: &str) -> Vec<&'a Value> {
         let provides = self.subject.profile.provides.iter();
         provides.filter(|entry| entry.str("kind") == Some(kind)).collect()
+    }
+
+    /// The samples of a method with this word in their `uses`; all, if it is empty.
+    pub fn samples(&self, method: &str, word: &str) -> Vec<&'a Sample> {
+        sample::samples(self.subject, method, word)
     }
 
     /// The longest that a reply may take which needs no work.

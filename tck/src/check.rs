@@ -63,9 +63,9 @@ pub enum Need {
     Kind(&'static str),
     /// At least so many calls at once.
     Calls(u32),
-    /// A sample of this method in the settings file, or a fixture that brings the
-    /// entry of this kind and name (`tck_…`) itself.
-    Sample(&'static str),
+    /// A sample of this method in the settings file with this word in its `uses` (any,
+    /// if the word is empty), or a fixture that brings such an entry (`tck_…`) itself.
+    Sample(&'static str, &'static str),
     /// That it can be activated: with the settings given, it answers END without error.
     Active,
 }
@@ -87,7 +87,8 @@ impl std::fmt::Display for Need {
             Self::Tck(name) => write!(f, "tck.{name}"),
             Self::Kind(kind) => write!(f, "an entry of kind {kind}"),
             Self::Calls(n) => write!(f, "{n} calls at once"),
-            Self::Sample(method) => write!(f, "a sample of {method}"),
+            Self::Sample(method, "") => write!(f, "a sample of {method}"),
+            Self::Sample(method, word) => write!(f, "a sample of {method} with uses {word:?}"),
             Self::Active => f.write_str("that it can be activated"),
         }
     }

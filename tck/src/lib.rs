@@ -6,8 +6,8 @@
 //! - [`checks`]: what is tried, one file for each group; [`check`] says what one is.
 //! - [`case`] and [`session`]: the language in which checks are written; see `CHECKS.md`.
 //! - [`monitor`]: what is watched in every conversation.
-//! - [`probe`], [`run`] and [`report`]: who is judged, how, and what is told; [`baseline`]: what is
-//!   known not to pass.
+//! - [`probe`], [`run`] and [`report`]: who is judged, how, and what is told; [`settings`],
+//!   [`sample`] and [`baseline`]: what its author adds.
 //! - [`vectors`]: the vectors of the spec, for codecs and receivers that are no plugins.
 
 pub mod baseline;
@@ -20,6 +20,7 @@ pub mod probe;
 pub mod process;
 pub mod report;
 pub mod run;
+pub mod sample;
 pub mod scope;
 pub mod session;
 pub mod settings;

@@ -15,6 +15,7 @@ use crate::{
     baseline::Known,
     case::{Case, Subject},
     check::{Check, Failure, Level, Mode, Need, Stop},
+    sample,
     session::Conversation,
     transcript::Line,
 };
@@ -161,13 +162,9 @@ pub fn applies(check: &Check, subject: &Subject) -> Result<(), String> {
             Need::Calls(n) => {
                 (profile.calls < *n).then(|| format!("it accepts fewer than {n} calls at once"))
             }
-            Need::Sample(method) => {
-                let kind = method.split('.').next().unwrap_or(method);
-                let kind = if kind == "session" { "runtime" } else { kind };
-                let own =
-                    profile.has(kind, &format!("tck_{kind}")) || profile.has(kind, "tck_greet");
-                let has = own || !subject.settings.samples(method).is_empty();
-                (!has).then(|| format!("no sample of {method} in the settings"))
+            Need::Sample(method, word) => {
+                let has = !sample::samples(subject, method, word).is_empty();
+                (!has).then(|| format!("{need} is not in the settings"))
             }
             Need::Active => {
                 profile.inactive.as_ref().map(|why| format!("it cannot be activated: {why}"))

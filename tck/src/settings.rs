@@ -37,9 +37,11 @@ pub struct Sample {
     /// `ok`, or the code of the error that is due.
     #[serde(default = "ok")]
     pub expect: String,
-    /// What it is good for, such as `slow` or `stream`.
+    /// What it is good for, such as `fails` or `long`: the words of tck/README.md.
     #[serde(default)]
     pub uses: Vec<String>,
+    /// The entry it is for, if the body does not name it.
+    pub entry: Option<String>,
 }
 
 fn ok() -> String {
@@ -53,11 +55,6 @@ impl Settings {
         let text = std::fs::read_to_string(path)
             .map_err(|error| format!("{}: {error}", path.display()))?;
         toml::from_str(&text).map_err(|error| format!("{}: {error}", path.display()))
-    }
-
-    /// The samples of a method.
-    pub fn samples(&self, method: &str) -> Vec<&Sample> {
-        self.sample.iter().filter(|sample| sample.method == method).collect()
     }
 }
 
@@ -80,7 +77,8 @@ mod tests {
             expect = "not_found"
         "#;
         let settings: Settings = toml::from_str(text).unwrap();
-        assert_eq!(settings.samples("tool.call").len(), 2);
+        assert_eq!(settings.sample.len(), 2);
+        assert_eq!(settings.sample[0].entry(), Some("greet"));
         assert_eq!(settings.sample[1].expect, "not_found");
         assert!(toml::from_str::<Settings>("[activat]").is_err());
     }

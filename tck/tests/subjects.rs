@@ -1,5 +1,7 @@
 //! The judge as people use it: on a fixture, on plugins, and on what is none.
 
+#[path = "subjects/bridges.rs"]
+mod bridges;
 mod terminal;
 
 use std::{fs, os::unix::fs::PermissionsExt, path::Path};
