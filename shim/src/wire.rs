@@ -87,12 +87,11 @@ numbers! {
         /// Becomes the program, with the arguments and the environment that the helper
         /// was given: \[t: path\].
         Exec = 24,
-        /// Ends well, without becoming a program. \[\]
+        /// Ends well, without becoming a program, and says so by [`Kind::TreeEmpty`]. \[\]
         Done = 25,
         /// Reports the version of Landlock, as [`Kind::Answer`]. \[\]
         AskLandlock = 26,
-        /// A folder to remove when all is over and the supervisor is gone, which would
-        /// have done it: \[t: the folder\].
+        /// A folder to remove when all is over, see [`Kind::Over`]: \[t: the folder\].
         Sweep = 27,
         /// Removes an empty folder: \[t: the folder\].
         Remove = 28,
@@ -120,6 +119,9 @@ numbers! {
         Answer = 5,
         /// The descriptor that comes with it listens.
         Listening = 6,
+        /// The speaker would end now. It waits for the supervisor to shut the socket, or to
+        /// be gone, and then removes the folders of [`Op::Sweep`]. Not said without those.
+        Over = 7,
     }
 }
 

@@ -29,6 +29,7 @@ use crate::{
     breaker::Breaker,
     error::presentable,
     fact::{Fact, Facts},
+    hang,
     isolation::Enclosure,
     launch::{Exit, Process, launch},
     life::{Effect, Event, Life, Then},
@@ -302,7 +303,8 @@ impl Keeper {
             }
             Turn::News(Some(News::Deaf)) => self.verdict(Reason::ClosedStdin),
             Turn::News(Some(News::Stuck)) => {
-                let reason = Reason::CallStuck { waited: self.plan.timeouts.cancel_grace };
+                let reason =
+                    Reason::CallStuck { waited: self.plan.timeouts.cancel_grace, seen: None };
                 self.unfit(reason);
             }
             Turn::News(Some(News::Over(over))) => self.over(over),
@@ -643,7 +645,7 @@ impl Keeper {
             }
             Err(Failure::Expired { .. }) => {
                 let waited = self.plan.timeouts.activate;
-                self.reject(Reason::ActivateTimeout { waited }, Close::Timeout);
+                self.reject(Reason::ActivateTimeout { waited, seen: None }, Close::Timeout);
             }
             // The end of the conversation comes as news of its own.
             Err(Failure::Lost { .. }) => {}
@@ -802,7 +804,7 @@ impl Keeper {
         if let Some(exit) = run.exit.take() {
             // It is gone already; only the clearing is left.
             link.abandon();
-            let climbed = Climbed { exit: Some(exit), rung: None };
+            let climbed = Climbed { exit: Some(exit), rung: None, seen: None };
             self.step = Some(Box::pin(async move {
                 last_words(stderr).await;
                 Done::Climbed(Box::new((climbed, process)))
@@ -816,8 +818,11 @@ impl Keeper {
         // we wait for that can its own end be told from one that we bring about.
         let ended = matches!(run.over, Some(Over::Eof | Over::Broken(Violation::Truncated { .. })));
         let leaving = if ended { LINGER } else { Duration::ZERO };
+        let is_hang = run.verdict.as_ref().is_some_and(Reason::is_hang);
         self.step = Some(Box::pin(async move {
-            let climbed = climb(&mut process, &link, leaving, &rungs).await;
+            let before = if is_hang { process.look() } else { None };
+            let leaving = if before.is_some() { hang::PAUSE } else { leaving };
+            let climbed = climb(&mut process, &link, leaving, &rungs, before).await;
             last_words(stderr).await;
             Done::Climbed(Box::new((climbed, process)))
         }));
@@ -827,7 +832,8 @@ impl Keeper {
     fn gone(&mut self, climbed: Climbed, mut process: Process) {
         let Some(run) = self.run.take() else { return };
         run.link.abandon();
-        let mut reason = explain(&run, &climbed, run.asked.as_ref().unwrap_or(&self.reason));
+        let reason = explain(&run, &climbed, run.asked.as_ref().unwrap_or(&self.reason));
+        let mut reason = reason.with(climbed.seen.clone());
         if let Some(it) = process.remains() {
             self.facts.say(Fact::Remains {
                 plugin: self.name(),
@@ -840,7 +846,7 @@ impl Keeper {
             });
         }
         if climbed.exit.is_none() {
-            reason = Reason::Unkillable { waited: crate::stop::KILL_BUDGET };
+            reason = Reason::Unkillable { waited: crate::stop::KILL_BUDGET, seen: climbed.seen };
             self.life = Life::Stopping(Then::Quarantined);
             // Somebody has to reap it, should the kernel ever let go.
             tokio::spawn(async move { process.wait().await });
@@ -1052,11 +1058,11 @@ fn provisional(over: &Over, active: bool, timeouts: &plan::Timeouts) -> Reason {
             },
             // The budget, not the millisecond at which its end was noticed.
             Violation::NoHello { part, .. } => {
-                Reason::NoHello { waited: timeouts.hello, alive: true, part: *part }
+                Reason::NoHello { waited: timeouts.hello, alive: true, part: *part, seen: None }
             }
             Violation::Echo => Reason::Echo,
             Violation::Silent { silent_ms } => {
-                Reason::Silent { waited: Duration::from_millis(*silent_ms) }
+                Reason::Silent { waited: Duration::from_millis(*silent_ms), seen: None }
             }
             Violation::Version { theirs } => {
                 Reason::VersionUnsupported { supported: theirs.clone() }
@@ -1090,7 +1096,7 @@ fn explain(run: &Run, climbed: &Climbed, asked: &Reason) -> Reason {
     match (climbed.exit.clone(), climbed.rung) {
         // Up to this rung we have sent no signal.
         (Some(Exit::Signal { signal, core }), None | Some("eof")) if open => {
-            Reason::Signalled { signal, core }
+            Reason::of_signal(signal, core, None)
         }
         (Some(Exit::Ended(reason)), None | Some("eof")) if open => reason,
         // Half a frame says more than a clean exit does.
@@ -1101,9 +1107,12 @@ fn explain(run: &Run, climbed: &Climbed, asked: &Reason) -> Reason {
         _ => match &run.verdict {
             None => asked.clone(),
             Some(Reason::StdoutEnded) if active => Reason::ClosedStdout,
-            Some(Reason::StdoutEnded) => {
-                Reason::NoHello { waited: run.started.elapsed(), alive: false, part: None }
-            }
+            Some(Reason::StdoutEnded) => Reason::NoHello {
+                waited: run.started.elapsed(),
+                alive: false,
+                part: None,
+                seen: None,
+            },
             Some(verdict) => verdict.clone(),
         },
     }

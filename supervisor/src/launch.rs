@@ -6,7 +6,6 @@
 
 use std::{
     collections::BTreeMap,
-    convert::Infallible,
     fs::DirBuilder,
     io,
     os::{
@@ -17,6 +16,7 @@ use std::{
         },
     },
     process::{Child, Command, ExitStatus, Stdio},
+    time::Duration,
 };
 
 use nix::{
@@ -24,17 +24,18 @@ use nix::{
     fcntl::OFlag,
     sys::{
         signal::{self, Signal},
-        wait::waitpid,
+        wait::{WaitPidFlag, WaitStatus, waitpid},
     },
-    unistd::{Pid, pipe2},
+    unistd::{Pid, getpgid, pipe2},
 };
 use plugbay_shim::wire;
 use tokio::{net::unix::pipe, signal::unix as watch};
 
 use crate::{
+    hang::{self, Identity, Look},
     isolation::{
         Enclosure, Remains, Walls,
-        helper::{Control, Start},
+        helper::{Control, Evidence, Start},
     },
     plan::{Level, PluginPlan},
     reason::Reason,
@@ -72,6 +73,7 @@ fn make_folders(plan: &PluginPlan) -> Result<(), Reason> {
         made.map_err(|error| Reason::SetupFailed {
             step: format!("make the folder {}", grant.path.display()),
             error: error.to_string(),
+            passing: is_passing(&error),
         })?;
     }
     Ok(())
@@ -83,7 +85,25 @@ pub(crate) fn spawn_failed(program: &str, error: &io::Error) -> Reason {
         program: program.to_owned(),
         error: explain(error),
         missing: error.kind() == io::ErrorKind::NotFound,
+        passing: is_passing(error),
     }
+}
+
+/// Whether the system was only short of something, so that the same may work a moment later.
+pub(crate) fn is_passing(error: &io::Error) -> bool {
+    let errno = error.raw_os_error().map(Errno::from_raw);
+    matches!(
+        errno,
+        Some(
+            Errno::EAGAIN
+                | Errno::ENOMEM
+                | Errno::EMFILE
+                | Errno::ENFILE
+                | Errno::EINTR
+                // Somebody is writing the program just now.
+                | Errno::ETXTBSY
+        )
+    )
 }
 
 /// Both ends of the three pipes. Close-on-exec from birth, so that no sibling inherits
@@ -149,18 +169,13 @@ fn spawn_behind(
         env: env.into_iter().collect(),
         pipes: pipes.theirs,
     })?;
-    let listened = Control::new(control, enclosure.proxy(plan, &walls)).and_then(|control| {
-        let [stdin, stdout, stderr] = [pipes.stdin, pipes.stdout, pipes.stderr];
-        let pipes = [control.before(stdin)?, control.before(stdout)?, control.before(stderr)?];
-        Ok((control, pipes))
-    });
-    let (control, [stdin, stdout, stderr]) = listened.inspect_err(|_| {
+    let control = Control::new(control, enclosure.proxy(plan, &walls)).inspect_err(|_| {
         // Without a hand on it, it may not live.
         signal::kill(pid, Signal::SIGKILL).and_then(|()| waitpid(pid, None)).ok();
     })?;
     let kind = Kind::Behind { control, walls: Box::new(walls) };
     let process = Process::new(pid.as_raw().unsigned_abs(), pipes.child_signals, kind);
-    launched(process, stdin, stdout, stderr)
+    launched(process, pipes.stdin, pipes.stdout, pipes.stderr)
 }
 
 fn launched(
@@ -194,6 +209,9 @@ fn explain(error: &io::Error) -> String {
     format!("{error}{hint}")
 }
 
+/// How often it is looked whether one whose end nobody tells us of is gone.
+const LOOK_AGAIN: Duration = Duration::from_millis(5);
+
 /// A process and its group, or the helper and all behind it. Dropping it ends them.
 #[derive(Debug)]
 pub(crate) struct Process {
@@ -202,6 +220,13 @@ pub(crate) struct Process {
     /// The process, while its number is certainly ours: until it is reaped.
     leader: Option<Pid>,
     kind: Kind,
+    /// How it ended, once that is known; it may still be in the way of being reaped.
+    told: Option<Exit>,
+    /// Whom a helper kept that had to be killed, and who may outlive it in the kernel.
+    kept: Option<Identity>,
+    /// Children of ours that we did not start: it has made them so, by a clone that gives
+    /// them its own parent. They are in its group, have been killed, and wait for us.
+    strangers: Vec<Pid>,
     /// What was found behind walls, once it has ended.
     remains: Option<Remains>,
 }
@@ -233,7 +258,8 @@ pub(crate) enum Exit {
 impl Process {
     fn new(number: u32, signals: watch::Signal, kind: Kind) -> Self {
         let leader = i32::try_from(number).ok().map(Pid::from_raw);
-        Self { number, signals, leader, kind, remains: None }
+        let (told, kept, strangers, remains) = (None, None, Vec::new(), None);
+        Self { number, signals, leader, kind, told, kept, strangers, remains }
     }
 
     pub(crate) fn pid(&self) -> u32 {
@@ -256,6 +282,19 @@ impl Process {
         }
     }
 
+    /// What it is doing. `None` if that cannot be seen.
+    pub(crate) fn look(&self) -> Option<Look> {
+        let leader = self.leader?.as_raw().unsigned_abs();
+        match &self.kind {
+            Kind::Direct(_) => hang::look(leader),
+            Kind::Behind { walls, .. } => {
+                let mut look = hang::look(hang::first_below(leader, walls.guards())?)?;
+                look.held_up = walls.held_up();
+                Some(look)
+            }
+        }
+    }
+
     /// Ends it, and all that it has started as far as that can be found.
     pub(crate) fn kill(&self) {
         match &self.kind {
@@ -264,11 +303,22 @@ impl Process {
         }
     }
 
-    /// Ends a helper that does not obey, which takes the plugin with it.
-    pub(crate) fn kill_helper(&self) {
+    /// Ends a helper that does not obey, which takes the plugin with it, unless the kernel
+    /// holds that.
+    pub(crate) fn kill_helper(&mut self) {
         if let (Kind::Behind { .. }, Some(leader)) = (&self.kind, self.leader) {
+            let kept = hang::first_below(leader.as_raw().unsigned_abs(), 1);
+            self.kept = kept.and_then(Identity::of).or(self.kept);
             // Fails only if it has ended.
             signal::kill(leader, Signal::SIGKILL).ok();
+        }
+    }
+
+    /// Ends it at once, and wants to hear nothing of how.
+    fn end(&mut self) {
+        match &mut self.kind {
+            Kind::Behind { control, .. } => control.shut(),
+            Kind::Direct(_) => self.kill(),
         }
     }
 
@@ -282,17 +332,15 @@ impl Process {
     /// Waits until it has ended, and all that it has started; reaps it. Cancel safe.
     pub(crate) async fn wait(&mut self) -> Exit {
         loop {
-            match self.peek() {
-                Ok(false) => {}
-                Ok(true) => return self.reap(),
-                Err(_) => {
-                    self.leader = None;
-                    return Exit::Lost;
-                }
+            if let Some(exit) = self.ended() {
+                return exit;
             }
+            // Nobody is told of the end of another's child.
+            let is_kept = self.leader.is_none() && self.kept.is_some();
             let more = tokio::select! {
                 more = self.signals.recv() => more,
-                never = listen(&mut self.kind) => match never {},
+                () = listen(&mut self.kind) => Some(()),
+                () = tokio::time::sleep(LOOK_AGAIN), if is_kept => Some(()),
             };
             if more.is_none() {
                 return Exit::Lost;
@@ -300,9 +348,49 @@ impl Process {
         }
     }
 
+    /// How it ended, if it and all that it has started have. Reaps what can be.
+    pub(crate) fn ended(&mut self) -> Option<Exit> {
+        if self.leader.is_some() {
+            if let Kind::Behind { control, .. } = &self.kind
+                && control.is_over()
+            {
+                self.tell();
+            }
+            match self.peek() {
+                Ok(false) => {}
+                Ok(true) => self.reap(),
+                Err(_) => self.lost(),
+            }
+        }
+        let is_gone = self.leader.is_none() && !self.has_others();
+        self.told.clone().filter(|_| is_gone)
+    }
+
+    /// Takes down how the plugin ended, while its cgroups are there, and lets the helper go.
+    fn tell(&mut self) {
+        if let Kind::Behind { control, walls } = &mut self.kind {
+            if self.told.is_none() {
+                let (exit, remains) = walls.explain(control.evidence());
+                (self.told, self.remains) = (Some(exit), Some(remains));
+            }
+            control.shut();
+        }
+    }
+
+    /// Somebody else has collected it. The helper may have told how the plugin ended.
+    fn lost(&mut self) {
+        self.leader = None;
+        if let Kind::Behind { control, .. } = &mut self.kind
+            && !matches!(control.evidence(), Evidence { main: None, failed: None, .. })
+        {
+            self.tell();
+        }
+        self.told.get_or_insert(Exit::Lost);
+    }
+
     /// Whether the leader has ended, without reaping it.
     fn peek(&self) -> nix::Result<bool> {
-        use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid};
+        use nix::sys::wait::{Id, waitid};
         let Some(pid) = self.leader else { return Err(Errno::ECHILD) };
         let flags = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
         loop {
@@ -316,21 +404,37 @@ impl Process {
         }
     }
 
-    fn reap(&mut self) -> Exit {
-        if let Kind::Direct(_) = self.kind {
+    fn reap(&mut self) {
+        let Some(leader) = self.leader else { return };
+        if let Kind::Direct(_) = &self.kind {
             // While the dead leader still holds the group's number.
             self.signal_group(Signal::SIGKILL);
+            let own = hang::children(std::process::id()).into_iter();
+            let own = own.map(|pid| Pid::from_raw(pid.cast_signed()));
+            // Its number is theirs until we reap them.
+            self.strangers =
+                own.filter(|pid| *pid != leader && getpgid(Some(*pid)) == Ok(leader)).collect();
         }
-        let leader = self.leader.take();
+        self.leader = None;
         match &mut self.kind {
-            Kind::Direct(child) => child.wait().map_or(Exit::Lost, Exit::of),
-            Kind::Behind { control, walls } => {
-                leader.map(|leader| waitpid(leader, None));
-                let (exit, remains) = walls.explain(control.evidence());
-                self.remains = Some(remains);
-                exit
+            Kind::Direct(child) => self.told = Some(child.wait().map_or(Exit::Lost, Exit::of)),
+            Kind::Behind { .. } => {
+                // It has ended, and nobody but us waits for it.
+                waitpid(leader, None).ok();
+                self.tell();
             }
         }
+    }
+
+    /// Reaps the strangers that have ended. Whether any has not, or whom a helper kept.
+    fn has_others(&mut self) -> bool {
+        let lives = |pid: &Pid| {
+            let ended = waitpid(*pid, Some(WaitPidFlag::WNOHANG));
+            matches!(ended, Ok(WaitStatus::StillAlive) | Err(Errno::EINTR))
+        };
+        self.strangers.retain(lives);
+        self.kept = self.kept.filter(Identity::lives);
+        !self.strangers.is_empty() || self.kept.is_some()
     }
 }
 
@@ -344,7 +448,7 @@ impl Exit {
     }
 }
 
-async fn listen(kind: &mut Kind) -> Infallible {
+async fn listen(kind: &mut Kind) {
     match kind {
         Kind::Behind { control, .. } => control.listen().await,
         Kind::Direct(_) => std::future::pending().await,
@@ -355,15 +459,13 @@ impl Drop for Process {
     /// The supervisor was dropped without a shutdown: nothing may be left behind.
     /// SIGKILL cannot be refused, so the wait is short.
     fn drop(&mut self) {
-        if self.leader.is_none() {
-            return;
-        }
-        for end in [Self::kill, Self::kill_helper] {
-            end(self);
+        for end in [Self::end, Self::kill_helper] {
+            if self.leader.is_some() {
+                end(self);
+            }
             // Bounded, because the kernel may hold a process it cannot end.
             for _ in 0..50 {
-                if !matches!(self.peek(), Ok(false)) {
-                    self.reap();
+                if self.ended().is_some() {
                     return;
                 }
                 std::thread::sleep(std::time::Duration::from_millis(2));

@@ -16,6 +16,7 @@ mod errand;
 mod error;
 mod fact;
 mod gate;
+mod hang;
 pub mod isolation;
 mod keeper;
 mod launch;
@@ -40,6 +41,7 @@ pub use self::{
     call::{Call, Caller, Output},
     error::{CallError, Ran, RetryAdvice, Rule},
     fact::{Event, Events, Fact},
+    hang::{Doing, Seen},
     link::Progress,
     local::{LocalResult, LocalTool},
     peer::Peer,

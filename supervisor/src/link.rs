@@ -10,6 +10,7 @@ use std::{
     collections::HashMap,
     hash::{BuildHasherDefault, Hasher},
     io::{self, IoSlice},
+    os::fd::AsFd,
     panic::{AssertUnwindSafe, catch_unwind},
     pin::{Pin, pin},
     sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError},
@@ -18,7 +19,10 @@ use std::{
 };
 
 use bytes::Bytes;
-use nix::fcntl::{FcntlArg, fcntl};
+use nix::{
+    fcntl::{FcntlArg, fcntl},
+    poll::{PollFd, PollFlags, PollTimeout, poll},
+};
 use plugbay_protocol::{
     Announce, CallId, CancelReason, Close, Code, Conversation, Event, Failure, Fault, Features,
     Incoming, Misuse, Note, Outgoing, Over, Stage, Tick, Welcome, contract,
@@ -462,6 +466,11 @@ impl Link {
         self.0.wake.notify_one();
     }
 
+    /// Bytes that the plugin's stdin has not taken yet.
+    pub(crate) fn unwritten(&self) -> u64 {
+        self.lock().conversation.outbox().len()
+    }
+
     /// The conversation ends here for us, whatever the plugin still does.
     pub(crate) fn abandon(&self) {
         let mut state = self.lock();
@@ -615,6 +624,14 @@ impl Link {
             if crowded && matches!(turn, Turn::Woken) {
                 tokio::task::yield_now().await;
             }
+            let turn = match turn {
+                // What has come counts before the time that has passed: whoever was stopped
+                // himself, or had no turn, knows of neither.
+                Turn::Tick if is_readable(&stdout) => {
+                    Turn::Read(stdout.read_buf(&mut buffer).await)
+                }
+                turn => turn,
+            };
             // Acting. No await from here on, so each turn is whole.
             let mut state = self.lock();
             let now = self.now();
@@ -622,6 +639,10 @@ impl Link {
                 Turn::Read(Ok(n)) if 0 < n => {
                     state.conversation.put_buffer(buffer);
                     state.conversation.received(now);
+                    if state.armed <= now {
+                        // Who writes without a pause does not stop the clock.
+                        state.conversation.tick(now);
+                    }
                     buffer = state.conversation.take_buffer();
                 }
                 Turn::Read(_) => {
@@ -689,6 +710,13 @@ enum Turn {
     Writable(io::Result<()>),
     Woken,
     Tick,
+}
+
+/// Whether something has come, or the end, by the kernel's own word: the runtime may not
+/// have heard of it yet.
+fn is_readable(stdout: &pipe::Receiver) -> bool {
+    let mut wanted = [PollFd::new(stdout.as_fd(), PollFlags::POLLIN)];
+    matches!(poll(&mut wanted, PollTimeout::ZERO), Ok(1..))
 }
 
 /// Waits for room in the pipe; without anything to write, for ever.

@@ -5,10 +5,11 @@
 
 use std::{fmt, time::Duration};
 
+use nix::libc;
 use plugbay_protocol::{Close, Code, Violation};
 use serde::Serialize;
 
-use crate::{manifest::bytes_in_words, plan::Item};
+use crate::{hang::Seen, manifest::bytes_in_words, plan::Item};
 
 /// Bytes that belong to a tenant or come from a plugin's stderr. They can be
 /// moved and shown to an operator, and not be printed by accident.
@@ -69,6 +70,8 @@ pub enum Reason {
         /// Whether something that it needs to run is not there: itself, its interpreter or
         /// its folder.
         missing: bool,
+        /// Whether the system was only short of something, so that it may work next time.
+        passing: bool,
     },
     /// A wall around it could not be built, so it was not started.
     SetupFailed {
@@ -76,6 +79,8 @@ pub enum Reason {
         step: String,
         /// What the system said.
         error: String,
+        /// Whether the system was only short of something, so that it may work next time.
+        passing: bool,
     },
     /// This machine lacks a wall that its plan requires.
     NotIsolated {
@@ -94,6 +99,8 @@ pub enum Reason {
         alive: bool,
         /// The bytes of its HELLO that came, and how many it should have had.
         part: Option<(usize, u64)>,
+        /// What it was doing, if we looked.
+        seen: Option<Seen>,
     },
     /// It sent our own HELLO back.
     Echo,
@@ -139,16 +146,22 @@ pub enum Reason {
     ActivateTimeout {
         /// How long we waited.
         waited: Duration,
+        /// What it was doing, if we looked.
+        seen: Option<Seen>,
     },
     /// A cancelled call was not ended within the grace.
     CallStuck {
         /// The grace.
         waited: Duration,
+        /// What it was doing, if we looked.
+        seen: Option<Seen>,
     },
     /// Not one byte after a PING.
     Silent {
         /// How long.
         waited: Duration,
+        /// What it was doing, if we looked.
+        seen: Option<Seen>,
     },
     /// Its stdout has ended, and how its process ends is not known yet.
     StdoutEnded,
@@ -180,6 +193,8 @@ pub enum Reason {
         /// What was allowed, in bytes; `None` if it set that bound itself.
         limit: Option<u64>,
     },
+    /// The system ended it because it had used up the processor time that it may have in all.
+    CpuTimeSpent,
     /// The system ended it because it made a system call that no program here makes.
     ForbiddenCall,
     /// The process that kept it was ended by somebody else, and it with it.
@@ -199,6 +214,8 @@ pub enum Reason {
     Unkillable {
         /// How long ago the signal was sent.
         waited: Duration,
+        /// What it was doing, if we looked.
+        seen: Option<Seen>,
     },
     /// The supervisor itself failed; a fault of ours.
     Internal {
@@ -240,9 +257,14 @@ impl Reason {
             Self::ClosedStdout => "closed_stdout",
             Self::ClosedStdin => "closed_stdin",
             Self::Exited { .. } => "exited",
-            Self::Signalled { .. } => "signalled",
+            Self::Signalled { signal, .. } => match Ending::of(*signal) {
+                Ending::Fault => "crashed",
+                Ending::Order => "killed",
+                Ending::Other => "signalled",
+            },
             Self::OutOfMemory { .. } => "out_of_memory",
             Self::FileTooLarge { .. } => "file_too_large",
+            Self::CpuTimeSpent => "cpu_time_spent",
             Self::ForbiddenCall => "forbidden_call",
             Self::HelperLost => "helper_lost",
             Self::StatusLost => "status_lost",
@@ -266,7 +288,7 @@ impl Reason {
             Self::ManifestDiffers { .. } => "PB0424",
             Self::ActivateFailed { .. } => "PB0425",
             Self::ActivateTimeout { .. } => "PB0426",
-            Self::OutOfMemory { .. } | Self::FileTooLarge { .. } => "PB0513",
+            Self::OutOfMemory { .. } | Self::FileTooLarge { .. } | Self::CpuTimeSpent => "PB0513",
             Self::ForbiddenCall => "PB0514",
             Self::Quarantined { .. } => "PB0509",
             Self::Internal { .. } => "PB0901",
@@ -294,9 +316,61 @@ impl Reason {
                 | Self::ManifestDiffers { .. }
                 | Self::Unkillable { .. }
                 | Self::NotIsolated { .. }
+                | Self::SpawnFailed { passing: false, .. }
+                | Self::SetupFailed { passing: false, .. }
                 | Self::ForbiddenCall
+                // With wrong arguments, by the table of R-PR-05.
+                | Self::Exited { code: 2, active: false }
                 | Self::ActivateFailed { code: Code::InvalidArgument | Code::PermissionDenied, .. }
         )
+    }
+
+    /// What a signal that nobody here has sent means: for some there is a limit that the
+    /// system enforces by them. `file_limit` is that of `limits.file`, in bytes.
+    pub(crate) fn of_signal(signal: i32, core: bool, file_limit: Option<u64>) -> Self {
+        match signal {
+            libc::SIGXFSZ => Self::FileTooLarge { limit: file_limit },
+            libc::SIGXCPU => Self::CpuTimeSpent,
+            _ => Self::Signalled { signal, core },
+        }
+    }
+
+    /// Whether it means a plugin that does not answer, so that it is worth a look what it
+    /// does instead.
+    pub(crate) fn is_hang(&self) -> bool {
+        matches!(
+            self,
+            Self::NoHello { alive: true, .. }
+                | Self::ActivateTimeout { .. }
+                | Self::CallStuck { .. }
+                | Self::Silent { .. }
+        )
+    }
+
+    /// The same, with what it was seen to do.
+    pub(crate) fn with(mut self, found: Option<Seen>) -> Self {
+        if let Self::NoHello { seen, .. }
+        | Self::ActivateTimeout { seen, .. }
+        | Self::CallStuck { seen, .. }
+        | Self::Silent { seen, .. }
+        | Self::Unkillable { seen, .. } = &mut self
+        {
+            *seen = seen.take().or(found);
+        }
+        self
+    }
+
+    /// What it was seen to do while it did not answer.
+    pub fn seen(&self) -> Option<&Seen> {
+        match self {
+            Self::NoHello { seen, .. }
+            | Self::ActivateTimeout { seen, .. }
+            | Self::CallStuck { seen, .. }
+            | Self::Silent { seen, .. }
+            | Self::Unkillable { seen, .. } => seen.as_ref(),
+            Self::Quarantined { last, .. } => last.seen(),
+            _ => None,
+        }
     }
 
     /// What the plugin printed or said, for the operator's eyes only.
@@ -309,6 +383,38 @@ impl Reason {
         };
         Some(&text.0).filter(|text| !text.is_empty()).map(String::as_str)
     }
+}
+
+/// What kind of signal ended a process.
+enum Ending {
+    /// The system's answer to a fault of the program, or the program's own to one.
+    Fault,
+    /// What people and programs send to end others.
+    Order,
+    Other,
+}
+
+impl Ending {
+    fn of(signal: i32) -> Self {
+        match signal {
+            libc::SIGILL
+            | libc::SIGTRAP
+            | libc::SIGABRT
+            | libc::SIGBUS
+            | libc::SIGFPE
+            | libc::SIGSEGV
+            | libc::SIGSYS => Self::Fault,
+            libc::SIGHUP | libc::SIGINT | libc::SIGQUIT | libc::SIGKILL | libc::SIGTERM => {
+                Self::Order
+            }
+            _ => Self::Other,
+        }
+    }
+}
+
+/// `; it was busy`, or nothing.
+fn also(seen: &Option<Seen>) -> String {
+    seen.as_ref().map_or(String::new(), |seen| format!("; it {seen}"))
 }
 
 impl fmt::Display for Reason {
@@ -329,20 +435,22 @@ impl fmt::Display for Reason {
             Self::SpawnFailed { program, error, .. } => {
                 write!(f, "could not be started: {program}: {error}")
             }
-            Self::SetupFailed { step, error } => {
+            Self::SetupFailed { step, error, .. } => {
                 write!(f, "could not be closed in: cannot {step}: {error}")
             }
             Self::NotIsolated { item, cause, fix } => {
                 let item = item.as_str();
                 write!(f, "cannot be held to `{item}` on this machine: {cause}; to mend it, {fix}")
             }
-            Self::NoHello { waited, alive: true, part: None } => {
-                write!(f, "did not say HELLO within {waited:?} and was stopped")
+            Self::NoHello { waited, alive: true, part: None, seen } => {
+                write!(f, "did not say HELLO within {waited:?} and was stopped{}", also(seen))
             }
-            Self::NoHello { waited, alive: true, part: Some((came, due)) } => {
+            Self::NoHello { waited, alive: true, part: Some((came, due)), seen } => {
                 write!(
                     f,
-                    "sent {came} of the {due} bytes of its HELLO within {waited:?} and was stopped"
+                    "sent {came} of the {due} bytes of its HELLO within {waited:?} and was \
+                     stopped{}",
+                    also(seen)
                 )
             }
             Self::NoHello { alive: false, .. } => {
@@ -379,13 +487,19 @@ impl fmt::Display for Reason {
                 write!(f, "refused to be activated: {}", code.as_str())?;
                 reason.as_ref().map_or(Ok(()), |reason| write!(f, " ({reason})"))
             }
-            Self::ActivateTimeout { waited } => {
-                write!(f, "did not answer plugin.activate within {waited:?}")
+            Self::ActivateTimeout { waited, seen } => {
+                write!(f, "did not answer plugin.activate within {waited:?}{}", also(seen))
             }
-            Self::CallStuck { waited } => {
-                write!(f, "did not end a cancelled call within {waited:?} and was stopped")
+            Self::CallStuck { waited, seen } => {
+                write!(
+                    f,
+                    "did not end a cancelled call within {waited:?} and was stopped{}",
+                    also(seen)
+                )
             }
-            Self::Silent { waited } => write!(f, "showed no sign of life for {waited:?}"),
+            Self::Silent { waited, seen } => {
+                write!(f, "showed no sign of life for {waited:?}{}", also(seen))
+            }
             Self::StdoutEnded => write!(f, "has ended its stdout"),
             Self::ClosedStdout => write!(f, "closed its stdout and went on living"),
             Self::ClosedStdin => write!(f, "closed its stdin and went on living"),
@@ -396,7 +510,12 @@ impl fmt::Display for Reason {
             Self::Signalled { signal, core } => {
                 let name = nix::sys::signal::Signal::try_from(*signal)
                     .map_or_else(|_| format!("signal {signal}"), |signal| signal.to_string());
-                write!(f, "was ended by {name}{}", if *core { " and dumped core" } else { "" })
+                let sender = match Ending::of(*signal) {
+                    Ending::Order => ", which plugbay did not send",
+                    Ending::Fault | Ending::Other => "",
+                };
+                let core = if *core { " and dumped core" } else { "" };
+                write!(f, "was ended by {name}{sender}{core}")
             }
             Self::OutOfMemory { limit: Some(limit) } => {
                 write!(
@@ -416,6 +535,7 @@ impl fmt::Display for Reason {
                 )
             }
             Self::FileTooLarge { limit: None } => write!(f, "wrote a file that was too large"),
+            Self::CpuTimeSpent => write!(f, "used up its processor time and was ended"),
             Self::ForbiddenCall => {
                 write!(f, "made a system call of another kind of machine and was ended")
             }
@@ -428,8 +548,8 @@ impl fmt::Display for Reason {
                     "is quarantined after {deaths} death{s} within {within:?}; the last time it {last}"
                 )
             }
-            Self::Unkillable { waited } => {
-                write!(f, "is still there {waited:?} after SIGKILL")
+            Self::Unkillable { waited, seen } => {
+                write!(f, "is still there {waited:?} after SIGKILL{}", also(seen))
             }
             Self::Internal { what } => write!(f, "met a fault of plugbay's own: {what}"),
         }
@@ -437,13 +557,17 @@ impl fmt::Display for Reason {
 }
 
 impl Serialize for Reason {
-    /// `{kind, code, text}`; nothing private.
+    /// `{kind, code, text}`, and `seen` of a plugin that did not answer; nothing private.
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         use serde::ser::SerializeStruct;
-        let mut out = serializer.serialize_struct("Reason", 3)?;
+        let seen = self.seen();
+        let mut out = serializer.serialize_struct("Reason", 3 + usize::from(seen.is_some()))?;
         out.serialize_field("kind", self.kind())?;
         out.serialize_field("code", &self.code())?;
         out.serialize_field("text", &self.to_string())?;
+        if let Some(seen) = seen {
+            out.serialize_field("seen", seen)?;
+        }
         out.end()
     }
 }

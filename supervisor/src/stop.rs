@@ -11,6 +11,7 @@ use plugbay_protocol::Close;
 use tokio::time::timeout;
 
 use crate::{
+    hang::{self, Look, Seen},
     launch::{Exit, Process},
     link::Link,
     plan::Timeouts,
@@ -58,20 +59,31 @@ pub(crate) struct Climbed {
     pub(crate) exit: Option<Exit>,
     /// The last rung that was needed; `None` if it was gone before the first.
     pub(crate) rung: Option<&'static str>,
+    /// What it was doing before the first rung, or after the last.
+    pub(crate) seen: Option<Seen>,
 }
 
 /// Climbs until the process is gone. One that is just `leaving` gets that long
-/// before the first rung.
+/// before the first rung, and so does one that was looked at `before`, to be looked at
+/// again.
 pub(crate) async fn climb(
     process: &mut Process,
     link: &Link,
     leaving: Duration,
     rungs: &[Rung],
+    before: Option<Look>,
 ) -> Climbed {
-    if let Ok(exit) = timeout(leaving, process.wait()).await {
+    // Asked of the link while it still knows.
+    let see = |process: &Process, before: &Look| {
+        hang::judge(before, process.look().as_ref(), link.unwritten())
+    };
+    if let Some(exit) = ended_within(leaving, process).await {
+        // One look has to do.
+        let seen = before.map(|before| hang::judge(&before, Some(&before), link.unwritten()));
         link.sever();
-        return Climbed { exit: Some(exit), rung: None };
+        return Climbed { exit: Some(exit), rung: None, seen };
     }
+    let seen = before.map(|before| see(process, &before));
     for rung in rungs {
         match rung.act {
             // Nobody would hear it, and nobody would act on it.
@@ -82,13 +94,22 @@ pub(crate) async fn climb(
             Act::Kill => process.kill(),
             Act::KillHelper => process.kill_helper(),
         }
-        if let Ok(exit) = timeout(rung.budget, process.wait()).await {
+        if let Some(exit) = ended_within(rung.budget, process).await {
             link.sever();
-            return Climbed { exit: Some(exit), rung: Some(rung.name) };
+            return Climbed { exit: Some(exit), rung: Some(rung.name), seen };
         }
     }
+    // Not even that has ended it: what keeps it is of more interest than what it did before.
+    let seen = process.look().map(|last| see(process, &last)).or(seen);
     link.sever();
-    Climbed { exit: None, rung: rungs.last().map(|rung| rung.name) }
+    Climbed { exit: None, rung: rungs.last().map(|rung| rung.name), seen }
+}
+
+/// How it has ended, if it has by then. Who lets the system collect all children is not told
+/// of it, so the last look is ours.
+async fn ended_within(time: Duration, process: &mut Process) -> Option<Exit> {
+    let ended = timeout(time, process.wait()).await;
+    ended.ok().or_else(|| process.ended())
 }
 
 #[cfg(test)]

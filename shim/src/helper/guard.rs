@@ -109,14 +109,23 @@ impl Watch {
         sys::hide().ok();
     }
 
-    /// Removes what the supervisor would have removed, if that is gone.
+    /// Removes the folders of this plugin, once nobody reads in them any more. (To leave that
+    /// to a supervisor that seems to live would not do: it may be killed before it comes to
+    /// it.)
     fn sweep(&self) {
-        // One that is being killed closes its files first, by which the plugin may learn of
-        // it and be gone before it counts as dead itself. It never closes this one before.
-        let mut gone = [Wanted::new(self.supervisor), Wanted::new(Some(Fd(wire::CONTROL)))];
-        let polled = sys::poll(&mut gone, Some(0));
-        if polled.is_err() || !(gone[0].is_ready() || gone[1].is_hung_up()) {
+        if self.sweeps.iter().all(Option::is_none) {
             return;
+        }
+        say(Kind::Over, Record::default());
+        loop {
+            let mut wanted = [Wanted::new(self.supervisor), Wanted::new(Some(Fd(wire::CONTROL)))];
+            let polled = sys::poll(&mut wanted, None);
+            let [gone, told] = wanted.map(Wanted::is_ready);
+            // A command that comes now is for what has ended.
+            let is_shut = told && !matches!(sys::read(Fd(wire::CONTROL), &mut [0]), Ok(1));
+            if polled.is_err() || gone || is_shut {
+                break;
+            }
         }
         for folder in self.sweeps.iter().flatten() {
             for _ in 0..TRIES {

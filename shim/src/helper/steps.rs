@@ -159,7 +159,10 @@ impl State {
             Op::Filter => sys::filter(with.bytes()?),
             Op::Directory => sys::change_directory(with.text()?),
             Op::Exec => self.exec(with.text()?),
-            Op::Done => self.watch.end(0),
+            Op::Done => {
+                say(Kind::TreeEmpty, Record::default());
+                self.watch.end(0)
+            }
             Op::AskLandlock => {
                 let version = sys::landlock_version()?;
                 say(Kind::Answer, Record { a: version, ..Record::default() });

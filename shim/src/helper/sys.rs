@@ -623,12 +623,6 @@ impl Wanted {
     pub(crate) fn is_ready(self) -> bool {
         self.happened != 0
     }
-
-    /// Whether nobody holds the other end.
-    pub(crate) fn is_hung_up(self) -> bool {
-        const POLLHUP: i16 = 0x10;
-        self.happened & POLLHUP != 0
-    }
 }
 
 /// Waits until one is ready, or for some milliseconds.

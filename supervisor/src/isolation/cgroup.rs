@@ -289,6 +289,8 @@ pub(crate) struct Counters {
     pub(crate) killed: u64,
     /// Forks that were refused.
     pub(crate) refused: u64,
+    /// Periods in which there was no more processor time for it.
+    pub(crate) held_up: u64,
 }
 
 impl Cage {
@@ -322,7 +324,9 @@ impl Cage {
                     (Controller::Processes, _) => {
                         counters.refused += place.count("pids.events", "max");
                     }
-                    (Controller::Cpu, _) => {}
+                    (Controller::Cpu, _) => {
+                        counters.held_up += place.count("cpu.stat", "nr_throttled");
+                    }
                 }
             }
         }

@@ -5,10 +5,10 @@
 //! sealed file too; its control socket is the only other thing it inherits.
 
 use std::{
-    convert::Infallible,
     ffi::CString,
     io::{self, IoSliceMut, Write},
     mem::MaybeUninit,
+    net::Shutdown,
     os::{
         fd::{AsFd, AsRawFd, OwnedFd, RawFd},
         unix::net::UnixStream,
@@ -129,23 +129,16 @@ fn sealed(name: &std::ffi::CStr, bytes: &[u8], flags: MFdFlags) -> io::Result<Ow
 
 /// The same descriptor under a number that is not low.
 fn high(fd: OwnedFd) -> io::Result<OwnedFd> {
-    if LOW <= fd.as_raw_fd() {
-        return Ok(fd);
-    }
-    above(fd, LOW - 1)
-}
-
-/// The same descriptor under a larger number than this.
-fn above(fd: OwnedFd, number: RawFd) -> io::Result<OwnedFd> {
     let mut copies = vec![fd];
     // Each copy has the lowest number that is free; those that are not wanted are closed
     // once one is.
     loop {
-        let next = copies.last().map(|fd| fd.as_fd().try_clone_to_owned());
-        match next {
-            Some(Ok(fd)) if number < fd.as_raw_fd() => return Ok(fd),
-            Some(Ok(fd)) => copies.push(fd),
-            Some(Err(error)) => return Err(error),
+        match copies.pop() {
+            Some(fd) if LOW <= fd.as_raw_fd() => return Ok(fd),
+            Some(fd) => {
+                let next = fd.as_fd().try_clone_to_owned()?;
+                copies.extend([fd, next]);
+            }
             None => return Err(io::ErrorKind::InvalidInput.into()),
         }
     }
@@ -165,6 +158,8 @@ pub(crate) struct Evidence {
     pub(crate) main: Option<MainEnd>,
     /// That nothing is left, and how many processes the first had left behind.
     pub(crate) left: Option<u32>,
+    /// That the helper waits for us to let it go.
+    pub(crate) over: bool,
     /// What a probe asked for.
     pub(crate) answer: Option<u32>,
 }
@@ -191,14 +186,16 @@ impl Evidence {
                 self.main = Some(MainEnd { status, cpu_micros, resident_kib });
             }
             Some(Kind::TreeEmpty) => self.left = Some(record.a),
+            Some(Kind::Over) => self.over = true,
             Some(Kind::Answer) => self.answer = Some(record.a),
             Some(Kind::Started | Kind::Listening) | None => {}
         }
     }
 }
 
-/// Reads all that has come. False at the end: nobody is left who could say more.
-fn read_records(
+/// Reads what has come or will, and a descriptor that comes with it. False at the end: nobody
+/// is left who could say more.
+fn read_record(
     from: &UnixStream,
     evidence: &mut Evidence,
     listener: &mut Option<OwnedFd>,
@@ -223,7 +220,18 @@ fn read_records(
             return Ok(false);
         }
         evidence.take(Record::from_bytes(&bytes));
+        return Ok(true);
     }
+}
+
+/// The same for all that has come, of a socket that does not block.
+fn read_records(
+    from: &UnixStream,
+    evidence: &mut Evidence,
+    listener: &mut Option<OwnedFd>,
+) -> io::Result<bool> {
+    while read_record(from, evidence, listener)? {}
+    Ok(false)
 }
 
 /// The supervisor's end of the control socket.
@@ -256,23 +264,21 @@ impl Control {
         Ok(Self { socket, watched, open: true, evidence, proxy, served: None })
     }
 
-    /// The same descriptor under a number behind ours. A process that is killed closes its
-    /// descriptors by their numbers, and the helper must know of that before the plugin.
-    pub(crate) fn before(&self, fd: OwnedFd) -> io::Result<OwnedFd> {
-        let ours = self.socket.as_raw_fd().max(self.watched.as_raw_fd());
-        if ours < fd.as_raw_fd() {
-            return Ok(fd);
-        }
-        above(fd, ours)
-    }
-
     pub(crate) fn command(&self, command: Command) {
         // Fails only if nobody is left to obey: then there is nothing to command.
         (&self.socket).write_all(&[command as u8]).ok();
     }
 
-    /// Takes note of what comes, for as long as it is polled. Cancel safe.
-    pub(crate) async fn listen(&mut self) -> Infallible {
+    /// The helper has nothing to say or to do any more: it is let go, or ends the plugin if
+    /// that lives.
+    pub(crate) fn shut(&mut self) {
+        // Fails only if nobody is there any more.
+        self.socket.shutdown(Shutdown::Both).ok();
+        self.open = false;
+    }
+
+    /// Takes note of what comes, until the helper waits to be let go. Cancel safe.
+    pub(crate) async fn listen(&mut self) {
         while self.open {
             if self.watched.readable().await.is_err() {
                 break;
@@ -289,25 +295,34 @@ impl Control {
             }
             // Nothing more for now, or nothing more at all.
             self.open = matches!(read, Err(error) if error.kind() == io::ErrorKind::WouldBlock);
+            if self.evidence.over {
+                return;
+            }
         }
         std::future::pending().await
     }
 
-    /// All there is, once the helper has ended.
+    /// Whether the helper waits to be let go.
+    pub(crate) fn is_over(&self) -> bool {
+        self.open && self.evidence.over
+    }
+
+    /// All there is, once the helper waits or has ended.
     pub(crate) fn evidence(&mut self) -> &Evidence {
         if self.open {
             // Empty, or at the end: it is all one now.
             read_records(&self.socket, &mut self.evidence, &mut None).ok();
-            self.open = false;
         }
         &self.evidence
     }
 }
 
-/// The same for a thread: waits for the end of a helper that becomes no program.
-pub(crate) fn evidence_of(socket: &UnixStream) -> io::Result<Evidence> {
+/// The same for a thread: waits for the end of a helper that becomes no program, and lets
+/// it go.
+pub(crate) fn evidence_of(socket: UnixStream) -> io::Result<Evidence> {
     socket.set_nonblocking(false)?;
     let mut evidence = Evidence::default();
-    while read_records(socket, &mut evidence, &mut None)? {}
+    while !evidence.over && read_record(&socket, &mut evidence, &mut None)? {}
+    evidence.over = false;
     Ok(evidence)
 }

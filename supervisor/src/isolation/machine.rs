@@ -6,11 +6,7 @@
 
 use std::{fs, io, os::fd::OwnedFd, path::Path, sync::OnceLock};
 
-use nix::{
-    errno::Errno,
-    sys::wait::{WaitStatus, waitpid},
-    unistd::Uid,
-};
+use nix::{errno::Errno, sys::wait::waitpid, unistd::Uid};
 use plugbay_shim::Script;
 use serde::Serialize;
 
@@ -102,9 +98,11 @@ impl Probe {
             let pipes = [null()?, null()?, null()?];
             let start = Start { script: &script, argv: &[], env: Vec::new(), pipes };
             let (pid, socket) = self.helper.start(start)?;
-            let evidence = evidence_of(&socket)?;
-            let is_well = matches!(waitpid(pid, None)?, WaitStatus::Exited(_, 0));
-            Ok((is_well, evidence))
+            let evidence = evidence_of(socket)?;
+            // Fails where the host lets the system collect its children. What the helper says
+            // of itself is enough.
+            waitpid(pid, None).ok();
+            Ok((evidence.left.is_some(), evidence))
         };
         match start() {
             Err(error) => Err(("run the helper from memory".to_owned(), errno(&error))),
@@ -223,6 +221,6 @@ mod tests {
         let probe = Probe { helper: Helper::default(), user: false };
         let failed = probe.run(|script| script.directory("/not/there"));
         assert_eq!(failed, Err(("enter /not/there".to_owned(), Errno::ENOENT)));
-        assert_eq!(probe.run(|_| ()), Ok(Evidence::default()));
+        assert_eq!(probe.run(|_| ()), Ok(Evidence { left: Some(0), ..Evidence::default() }));
     }
 }

@@ -197,8 +197,13 @@ impl View {
         // The nearest one decides: a private /tmp hides what the host has below it.
         let above = self.0.iter().filter(|it| path.starts_with(it.path()));
         let nearest = above.max_by_key(|it| it.path().components().count());
-        matches!(nearest, Some(Shown::Host { path: at, from, access: is, .. })
-            if access <= *is && at == from)
+        match nearest {
+            Some(Shown::Host { path: at, from, access: is, .. }) => access <= *is && at == from,
+            // What lies behind a link, `/bin/sh` where `/bin` is one, is where that leads.
+            Some(Shown::Link { path: at, .. }) => fs::canonicalize(path)
+                .is_ok_and(|real| !real.starts_with(at) && self.covers(&real, access)),
+            _ => false,
+        }
     }
 
     fn sorted(mut self) -> Vec<Shown> {
@@ -224,6 +229,9 @@ const ATTR_NOEXEC: u64 = 8;
 
 /// Where the new root is mounted before it becomes one: any folder that is there.
 const STAGE: &str = "/usr";
+/// How many files a folder in memory may hold: one for so much of what it may hold at all.
+const BYTES_PER_FILE: u64 = 4096;
+const FILES_MIN: u64 = 256;
 
 /// Writes the view: a new root, everything at its place, and the old root gone.
 /// `memory_bytes` bounds each folder in memory.
@@ -265,7 +273,9 @@ pub(crate) fn write(view: &[Shown], memory_bytes: u64, script: &mut Script) {
             }
             Shown::Memory { mode, .. } => {
                 place(path, true, &mut made, script);
-                let options = format!("mode={mode:o},size={memory_bytes}");
+                // A file without content takes memory of the kernel's, too.
+                let files = (memory_bytes / BYTES_PER_FILE).max(FILES_MIN);
+                let options = format!("mode={mode:o},size={memory_bytes},nr_inodes={files}");
                 let flags = MS_NOSUID | MS_NODEV;
                 script.mount(&text, Mounted { flags, kind: "tmpfs", options: &options });
             }

@@ -18,7 +18,7 @@ use super::{
     view::{self, Shown, Wanted},
 };
 use crate::{
-    launch::{Exit, spawn_failed},
+    launch::{Exit, is_passing, spawn_failed},
     peer::Peer,
     plan::{IfMissing, Item, Level, Network, PluginPlan, STATE},
     reason::Reason,
@@ -261,6 +261,7 @@ pub(crate) struct Walls {
     /// What the proxy leads to; nothing if there is none.
     granted: Vec<Peer>,
     cage: Cage,
+    guards: usize,
     /// Its bounds, in bytes.
     memory: Option<u64>,
     file_size: Option<u64>,
@@ -288,11 +289,15 @@ impl Walls {
             network,
             files: &plan.sandbox.files,
         });
-        let shown =
-            shown.map_err(|(path, error)| failed(&format!("show {}", path.display()), &error))?;
+        let shown = shown.map_err(|(path, error)| match path == Path::new(&program) {
+            // The same words as without walls.
+            true => spawn_failed(&program, &error),
+            false => failed(&format!("show {}", path.display()), &error),
+        })?;
         let cage = machine.cgroups.cage(&plan.name, &plan.limits, used.cgroup_kill);
         Ok(Self {
             script: script(plan, used, &shown, &cage),
+            guards: if used.namespaces.processes { 2 } else { 1 },
             program,
             env: env(plan, network),
             granted,
@@ -341,13 +346,23 @@ impl Walls {
             Exit::Signal { signal: libc::SIGKILL, .. } if 0 < counted.killed => {
                 Exit::Ended(Reason::OutOfMemory { limit: self.memory })
             }
-            Exit::Signal { signal: libc::SIGXFSZ, .. } => {
-                Exit::Ended(Reason::FileTooLarge { limit: self.file_size })
-            }
             Exit::Signal { signal: libc::SIGSYS, .. } => Exit::Ended(Reason::ForbiddenCall),
+            Exit::Signal { signal, core } => {
+                Exit::Ended(Reason::of_signal(signal, core, self.file_size))
+            }
             exit => exit,
         };
         (exit, remains)
+    }
+
+    /// How many of the helper's processes lie between the supervisor and the plugin.
+    pub(crate) fn guards(&self) -> usize {
+        self.guards
+    }
+
+    /// How often its limit of processor time has held the plugin up so far.
+    pub(crate) fn held_up(&self) -> u64 {
+        self.cage.counters().held_up
     }
 
     fn not_started(&self, step: u32, errno: Errno) -> Reason {
@@ -361,7 +376,8 @@ impl Walls {
 }
 
 fn failed(step: &str, error: &io::Error) -> Reason {
-    Reason::SetupFailed { step: step.to_owned(), error: error.to_string() }
+    let passing = is_passing(error);
+    Reason::SetupFailed { step: step.to_owned(), error: error.to_string(), passing }
 }
 
 /// What the plugin may connect to, as far as these walls can tell one host from another.
