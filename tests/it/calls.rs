@@ -108,7 +108,7 @@ fn what_a_dead_plugin_said_last_is_kept_for_the_operator_and_from_the_model() {
         stage.up("p").await;
         let said = "thread main panicked: disk on fire";
         let answer = stage.call("crash", json!({ "signal": "SIGABRT", "say": said })).await;
-        assert_eq!(brief(&answer), "lost signalled, may have run, again if idempotent");
+        assert_eq!(brief(&answer), "lost crashed, may have run, again if idempotent");
         let error = answer.expect_err("it died");
         let CallError::Lost { last_words, .. } = &error else { panic!("{error}") };
         assert!(last_words.0.contains(said), "{:?}", last_words.0);
@@ -159,7 +159,7 @@ fn a_plugin_killed_in_a_long_call_fails_all_its_calls_at_once() {
         nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGKILL).expect("it lives");
         for call in calls {
             let answer = call.await.expect("it ends");
-            assert_eq!(brief(&answer), "lost signalled, may have run, again if idempotent");
+            assert_eq!(brief(&answer), "lost killed, may have run, again if idempotent");
         }
         stage.end().await;
     });

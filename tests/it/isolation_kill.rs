@@ -1,21 +1,13 @@
 //! Nothing outlives its keeper: whatever a plugin starts, and whoever is killed.
 
-use std::{
-    any::type_name,
-    env, fs,
-    io::{BufRead, BufReader},
-    path::Path,
-    process::{Child, Command, Stdio},
-    time::Duration,
-};
+use std::time::Duration;
 
 use nix::{
     sys::signal::{Signal, kill},
     unistd::Pid,
 };
 use plugbay_supervisor::{
-    Fact, PluginPlan, Supervisor,
-    isolation::Machine,
+    Fact, PluginPlan,
     plan::{IfMissing, Level},
 };
 
@@ -23,13 +15,8 @@ use crate::{
     alone::{As, alone, alone_as},
     isolation::{attempt, walled},
     stage::{Stage, holds, within},
-    world::{MARK, Mark, World, command, eventually},
+    world::World,
 };
-
-/// How often a supervisor is killed here; `PLUGBAY_TEST_KILLS` makes it more.
-const KILLS: u32 = 30;
-/// Tells a process of ours that it is a supervisor to be killed: its level.
-const VICTIM: &str = "PLUGBAY_TEST_VICTIM";
 
 fn plan(world: &World, mode: &str) -> PluginPlan {
     let mut plan = world.plugin("p", mode);
@@ -153,107 +140,6 @@ fn a_guard_that_is_stopped_ends_the_plugin_when_the_supervisor_is_dropped() {
         drop(stage);
         holds("all of them to be gone", || world.processes().is_empty()).await;
     });
-}
-
-/// A supervisor with one plugin whose child has left the group and the session. It
-/// says how far it is, and lives until it is killed.
-fn victim(level: &str) {
-    let mark = env::var(MARK).expect("it is marked");
-    let mut plan = PluginPlan::new("p", command("escape-child life=60"), "/");
-    plan.env.insert(MARK.to_owned(), mark);
-    plan.limits.processes = Some(64);
-    plan.sandbox.level = if level == "none" { Level::None } else { Level::Standard };
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    runtime.expect("a runtime can be built").block_on(async {
-        println!("tries the machine");
-        Machine::here();
-        println!("starts the plugin");
-        let supervisor = Supervisor::builder().plugin(plan).start().expect("the plan is sound");
-        supervisor.ready("p").await.expect("it comes up");
-        println!("is up");
-        std::future::pending::<()>().await;
-    });
-}
-
-fn start_victim<F>(_: F, level: &str, mark: &Mark) -> Child {
-    let name = type_name::<F>();
-    let name = name.split_once("::").map_or(name, |(_, rest)| rest);
-    Command::new(env::current_exe().expect("this is a file"))
-        .args([name, "--exact", "--nocapture", "--test-threads=1"])
-        .env(VICTIM, level)
-        .env(MARK, mark.pair().1)
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .spawn()
-        .expect("the test binary starts")
-}
-
-/// Reads what it says up to a line; the rest is of no interest.
-fn wait_for(victim: &mut Child, word: &str) {
-    let out = victim.stdout.as_mut().expect("a pipe");
-    let mut lines = BufReader::new(out).lines();
-    assert!(lines.any(|line| line.expect("text").ends_with(word)), "it never said {word:?}");
-}
-
-/// Folders of cgroups that a supervisor with this number has made.
-fn cgroups(pid: u32) -> Vec<String> {
-    let name = format!("plugbay-{pid}-");
-    let mut found = Vec::new();
-    let mut open = vec![Path::new("/sys/fs/cgroup").to_owned()];
-    while let Some(folder) = open.pop() {
-        for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
-            if entry.file_type().is_ok_and(|it| it.is_dir()) {
-                if entry.file_name().to_string_lossy().starts_with(&name) {
-                    found.push(entry.path().display().to_string());
-                }
-                open.push(entry.path());
-            }
-        }
-    }
-    found
-}
-
-#[test]
-fn nothing_survives_a_supervisor_that_is_killed_at_any_moment() {
-    if let Ok(level) = env::var(VICTIM) {
-        return victim(&level);
-    }
-    let test = nothing_survives_a_supervisor_that_is_killed_at_any_moment;
-    let kills = env::var("PLUGBAY_TEST_KILLS").map_or(KILLS, |it| it.parse().expect("a number"));
-    for round in 0..kills {
-        let mark = Mark::new();
-        let mut victim = start_victim(test, "standard", &mark);
-        let moment = if round % 5 == 0 { "tries the machine" } else { "starts the plugin" };
-        wait_for(&mut victim, moment);
-        // Mostly while it starts its plugin, sometimes when that is up.
-        std::thread::sleep(Duration::from_micros(fastrand::u64(0..12_000)));
-        victim.kill().expect("it is ours");
-        victim.wait().expect("it is ours");
-        eventually("all that it started to be gone", || mark.processes().is_empty());
-        eventually("its cgroups to be gone", || cgroups(victim.id()).is_empty());
-    }
-}
-
-/// The same without walls, which shows that such a test can fail.
-#[test]
-fn without_a_keeper_something_survives() {
-    if let Ok(level) = env::var(VICTIM) {
-        return victim(&level);
-    }
-    let mark = Mark::new();
-    let mut victim = start_victim(without_a_keeper_something_survives, "none", &mark);
-    wait_for(&mut victim, "is up");
-    let before = mark.wait_for(3);
-    victim.kill().expect("it is ours");
-    victim.wait().expect("it is ours");
-    // The supervisor carries the mark too; the plugin leaves at the end of its stdin.
-    let left = mark.wait_for(1);
-    assert!(left.is_subset(&before));
-    for pid in left {
-        let pid = Pid::from_raw(i32::try_from(pid).expect("a pid"));
-        kill(pid, Signal::SIGKILL).expect("it is ours");
-    }
-    mark.wait_for(0);
 }
 
 /// Without a PID namespace and without a cgroup the keeper ends one after the other.

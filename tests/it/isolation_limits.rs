@@ -14,7 +14,7 @@ use crate::{
     alone::{As, alone, alone_as},
     isolation::{attempt, walled},
     stage::{Stage, holds, within},
-    world::World,
+    world::{World, cgroups},
 };
 
 const MIB: u64 = 1 << 20;
@@ -78,7 +78,7 @@ fn memory_over_the_limit_is_the_end_and_is_told_from_every_other_kill() {
         stage.end().await;
         let stage = with(world, |plan| plan.limits.memory_bytes = Some(64 * MIB)).await;
         let (kind, _) = death(&stage, "end by", 9).await;
-        assert_eq!(kind, "signalled");
+        assert_eq!(kind, "killed");
         stage.end().await;
     });
 }
@@ -145,7 +145,7 @@ fn processor_time_is_rationed() {
         // A fifth of a second, and what the first period gives on top. On a busy machine
         // it is less.
         assert!(spent.is_some_and(|it| it < 500), "{outcome}");
-        let folder = cgroup_of(&stage);
+        let folder = cgroups(std::process::id());
         let throttled = folder.iter().any(|it| {
             let stat = fs::read_to_string(format!("{it}/cpu.stat")).unwrap_or_default();
             stat.lines().any(|line| line.starts_with("nr_periods") && line != "nr_periods 0")
@@ -153,24 +153,6 @@ fn processor_time_is_rationed() {
         assert!(throttled, "its time is counted in {folder:?}");
         stage.end().await;
     });
-}
-
-/// The cgroups of the plugin's first process.
-fn cgroup_of(_: &Stage) -> Vec<String> {
-    let name = format!("plugbay-{}-", std::process::id());
-    let mut found = Vec::new();
-    let mut open = vec![std::path::PathBuf::from("/sys/fs/cgroup")];
-    while let Some(folder) = open.pop() {
-        for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
-            if entry.file_type().is_ok_and(|it| it.is_dir()) {
-                if entry.file_name().to_string_lossy().starts_with(&name) {
-                    found.push(entry.path().display().to_string());
-                }
-                open.push(entry.path());
-            }
-        }
-    }
-    found
 }
 
 #[test]
@@ -185,9 +167,9 @@ fn a_stopped_plugin_has_no_cgroup() {
             return;
         }
         let stage = with(world, limits).await;
-        assert!(!cgroup_of(&stage).is_empty(), "it runs in some");
+        assert!(!cgroups(std::process::id()).is_empty(), "it runs in some");
         stage.down("p").await;
-        holds("them to be gone", || cgroup_of(&stage).is_empty()).await;
+        holds("them to be gone", || cgroups(std::process::id()).is_empty()).await;
         stage.end().await;
     });
 }

@@ -119,7 +119,7 @@ fn one_plugins_death_is_seen_while_its_younger_siblings_live() {
         stage.up("first").await;
         stage.up("second").await;
         let answer = stage.call("first_crash", json!({})).await;
-        assert_eq!(brief(&answer), "lost signalled, may have run, again if idempotent");
+        assert_eq!(brief(&answer), "lost crashed, may have run, again if idempotent");
         stage.call("echo", json!({})).await.expect("the second lives");
         stage.end().await;
     });

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use plugbay_supervisor::{CallError, Fact, NotReady, PluginPlan, State, plan::RestartWhen};
+use plugbay_supervisor::{CallError, Fact, NotReady, PluginPlan, State};
 use serde_json::json;
 
 use crate::{
@@ -423,7 +423,7 @@ fn a_disabled_plugin_is_shown_and_never_started_and_offers_nothing() {
 }
 
 #[test]
-fn a_program_that_is_not_there_is_named_and_tried_as_often_as_any_other() {
+fn a_program_that_cannot_be_started_is_named_and_not_tried_again() {
     alone(async |world| {
         for (command, said) in [
             ("/nowhere/at/all", "is missing"),
@@ -431,14 +431,14 @@ fn a_program_that_is_not_there_is_named_and_tried_as_often_as_any_other() {
             ("relative", "not an absolute path"),
         ] {
             let mut plan = world.program("p", vec![command.into()]);
-            plan.restart.when = RestartWhen::Never;
+            plan.restart.first = ms(1);
             let stage = world.supervise([plan]);
             let error = within("an answer", stage.ready("p")).await.expect_err("it cannot start");
             let NotReady::Down { reason, .. } = &error else { panic!("{error}") };
             assert_eq!(reason.kind(), "spawn_failed");
             assert!(error.to_string().contains(said), "{error}");
             assert!(error.to_string().contains(command), "{error}");
-            assert_eq!(stage.starts("p"), 1);
+            assert_eq!((stage.state("p"), stage.starts("p")), (State::Quarantined, 1));
             stage.end().await;
         }
     });

@@ -31,12 +31,14 @@ const AT_ONCE: usize = 8;
 /// - `up: CALL; REASON RUNG`: it comes up, a call ends as CALL, and its process
 ///   ends for REASON on RUNG, by itself or because we stop it;
 /// - `down: REASON; REASON RUNG`: it does not come up;
-/// - `dies: REASON RUNG`: it comes up or not, and dies by itself.
+/// - `dies: REASON RUNG`: it comes up or not, and dies by itself;
+/// - `stays: REASON RUNG`: it comes up, nobody calls it, and its process ends for REASON
+///   on RUNG because we stop it.
 type Row = (&'static str, fn(&mut PluginPlan), &'static str);
 
-fn real(_: &mut PluginPlan) {}
+pub(crate) fn real(_: &mut PluginPlan) {}
 
-fn no_hello(plan: &mut PluginPlan) {
+pub(crate) fn no_hello(plan: &mut PluginPlan) {
     plan.timeouts.hello = ms(300);
 }
 
@@ -44,7 +46,7 @@ fn short_activate(plan: &mut PluginPlan) {
     plan.timeouts.activate = ms(300);
 }
 
-fn short_call(plan: &mut PluginPlan) {
+pub(crate) fn short_call(plan: &mut PluginPlan) {
     (plan.timeouts.call_idle, plan.timeouts.cancel_grace) = (ms(200), ms(200));
     short_drain(plan);
     short_ladder(plan);
@@ -55,16 +57,16 @@ fn short_total(plan: &mut PluginPlan) {
     short_drain(plan);
 }
 
-fn short_drain(plan: &mut PluginPlan) {
+pub(crate) fn short_drain(plan: &mut PluginPlan) {
     plan.timeouts.drain = ms(200);
 }
 
-fn early_ping(plan: &mut PluginPlan) {
+pub(crate) fn early_ping(plan: &mut PluginPlan) {
     plan.timeouts.ping_after = ms(100);
     short_ladder(plan);
 }
 
-fn silence(plan: &mut PluginPlan) {
+pub(crate) fn silence(plan: &mut PluginPlan) {
     (plan.timeouts.ping_after, plan.timeouts.ping_dead) = (ms(100), ms(300));
     short_ladder(plan);
 }
@@ -74,16 +76,16 @@ fn short_close(plan: &mut PluginPlan) {
 }
 
 /// Long enough for SIGTERM to work, too short for what is ignored.
-fn short_ladder(plan: &mut PluginPlan) {
+pub(crate) fn short_ladder(plan: &mut PluginPlan) {
     (plan.timeouts.exit_grace, plan.timeouts.eof_grace) = (ms(200), ms(200));
 }
 
-fn short_ladder_all(plan: &mut PluginPlan) {
+pub(crate) fn short_ladder_all(plan: &mut PluginPlan) {
     short_ladder(plan);
     plan.timeouts.term_grace = ms(200);
 }
 
-const fn ms(ms: u64) -> Duration {
+pub(crate) const fn ms(ms: u64) -> Duration {
     Duration::from_millis(ms)
 }
 
@@ -208,6 +210,7 @@ const ROWS: &[Row] = &[
     ("ignores-cancel", real, "up: ok; stopped close"),
     ("chatty", short_total, "up: timed out deadline, may have run, again if idempotent; stopped close"),
     ("huge-result", real, "up: result too large, run, never again; stopped close"),
+    ("small-bodies", real, "up: ok; stopped close"),
     ("deep-result", real, "up: bad result, run, never again; stopped close"),
     ("bad-result which=empty", real, "up: bad result, run, never again; stopped close"),
     ("bad-result which=cut", real, "up: bad result, run, never again; stopped close"),
@@ -232,7 +235,7 @@ const ROWS: &[Row] = &[
     ("activate-error", real, "down: activate_failed; activate_failed -|eof"),
     ("activate-error code=unavailable retry=safe", real, "down: activate_failed; activate_failed -|eof"),
     ("activate-never", short_activate, "down: activate_timeout; activate_timeout -|eof"),
-    ("activate-crash", real, "down: signalled; signalled -"),
+    ("activate-crash", real, "down: crashed; crashed -"),
     ("activate-bad-result", real, "down: manifest_differs; manifest_differs -|eof"),
     ("ignores-deactivate", short_drain, "up: ok; stopped close"),
     ("deactivate-error", real, "up: ok; stopped close"),
@@ -243,33 +246,33 @@ const ROWS: &[Row] = &[
     ("exits-early", real, "down: exited; exited -"),
     ("exit-after-hello", real, "down: exited; exited -"),
     ("exit-on-call", real, "up: lost exited, may have run, again if idempotent; exited -"),
-    ("crash-on-call", real, "up: lost signalled, may have run, again if idempotent; signalled -"),
-    ("crash-after n=1", real, "up: lost signalled, may have run, again if idempotent; signalled -"),
-    ("crash-loop", real, "dies: signalled -"),
-    ("crash-loop ms=1", real, "dies: signalled -"),
+    ("crash-on-call", real, "up: lost crashed, may have run, again if idempotent; crashed -"),
+    ("crash-after n=1", real, "up: lost crashed, may have run, again if idempotent; crashed -"),
+    ("crash-loop", real, "dies: crashed -"),
+    ("crash-loop ms=1", real, "dies: crashed -"),
     ("exit at=start", real, "down: exited; exited -"),
-    ("crash at=start", real, "down: signalled; signalled -"),
+    ("crash at=start", real, "down: crashed; crashed -"),
     ("eof at=start", real, "down: no_hello; no_hello eof"),
     ("exit at=hello", real, "down: exited; exited -"),
-    ("crash at=hello", real, "down: signalled; signalled -"),
+    ("crash at=hello", real, "down: crashed; crashed -"),
     ("eof at=hello", real, "down: no_hello; no_hello eof"),
     ("exit at=ready", real, "down: exited; exited -"),
-    ("crash at=ready", real, "down: signalled; signalled -"),
+    ("crash at=ready", real, "down: crashed; crashed -"),
     ("eof at=ready", real, "down: no_hello; no_hello eof"),
     ("exit at=activating", real, "down: exited; exited -"),
-    ("crash at=activating", real, "down: signalled; signalled -"),
+    ("crash at=activating", real, "down: crashed; crashed -"),
     ("eof at=activating", real, "down: no_hello; no_hello eof"),
     ("exit", real, "dies: exited -"),
-    ("crash", real, "dies: signalled -"),
+    ("crash", real, "dies: crashed -"),
     ("eof", real, "dies: closed_stdout eof"),
     ("exit at=call", real, "up: lost exited, may have run, again if idempotent; exited -"),
-    ("crash at=call", real, "up: lost signalled, may have run, again if idempotent; signalled -"),
+    ("crash at=call", real, "up: lost crashed, may have run, again if idempotent; crashed -"),
     ("eof at=call", real, "up: lost closed_stdout, may have run, again if idempotent; closed_stdout eof"),
     ("exit at=cancel", real, "up: ok; stopped close"),
     ("crash at=cancel", real, "up: ok; stopped close"),
     ("eof at=cancel", real, "up: ok; stopped close"),
     ("exit at=draining", real, "up: ok; exited -"),
-    ("crash at=draining", real, "up: ok; signalled -"),
+    ("crash at=draining", real, "up: ok; crashed -"),
     ("eof at=draining", real, "up: ok; closed_stdout eof"),
     ("exit at=drained", real, "up: ok; stopped -|close|eof"),
     ("crash at=drained", real, "up: ok; stopped -|close|eof"),
@@ -332,7 +335,7 @@ fn every_hostile_mode_ends_as_the_table_says_and_no_sibling_notices() {
             let (stage, turns) = (stage.clone(), Arc::clone(&turns));
             tokio::spawn(async move {
                 let _turn = turns.acquire().await.expect("it is never closed");
-                let actual = live(&stage, at, expected).await;
+                let actual = live(&stage, &format!("m{at}"), expected).await;
                 stage.call("pid", json!({})).await.expect("the sibling answers after each");
                 (!fits(expected, &actual))
                     .then(|| format!("{mode}\n  expected {expected}\n  found    {actual}"))
@@ -352,44 +355,49 @@ fn every_hostile_mode_ends_as_the_table_says_and_no_sibling_notices() {
     });
 }
 
-/// One life of one mode, told in the table's words.
-async fn live(stage: &Stage, at: usize, expected: &str) -> String {
-    let name = format!("m{at}");
+/// One life of one mode, told in the table's words. Its tools begin with its name.
+pub(crate) async fn live(stage: &Stage, name: &str, expected: &str) -> String {
     let told = |(reason, rung): (Arc<Reason>, Option<&str>)| {
         format!("{} {}", reason.kind(), rung.unwrap_or("-"))
     };
-    let ready = within("a plugin to be up or down", stage.ready(&name)).await;
+    let ready = within("a plugin to be up or down", stage.ready(name)).await;
     if expected.starts_with("dies") {
-        return format!("dies: {}", told(stage.exit(&name).await));
+        return format!("dies: {}", told(stage.exit(name).await));
     }
     if let Err(why) = ready {
         let NotReady::Down { reason, .. } = why else { panic!("{why}") };
-        return format!("down: {}; {}", reason.kind(), told(stage.exit(&name).await));
+        return format!("down: {}; {}", reason.kind(), told(stage.exit(name).await));
+    }
+    if expected.starts_with("stays") {
+        stage.down(name).await;
+        return format!("stays: {}", told(stage.exit(name).await));
     }
     let answer = stage.call(&format!("{name}_echo"), json!({ "text": "hi" })).await;
     if !matches!(answer, Err(CallError::Lost { .. })) {
-        stage.down(&name).await;
+        stage.down(name).await;
     }
-    format!("up: {}; {}", brief(&answer), told(stage.exit(&name).await))
+    format!("up: {}; {}", brief(&answer), told(stage.exit(name).await))
 }
 
 /// Where a row names several rungs, the plugin leaves at about the same time and
 /// any of them may be the last.
-fn fits(expected: &str, actual: &str) -> bool {
+pub(crate) fn fits(expected: &str, actual: &str) -> bool {
     let (most, rungs) = expected.rsplit_once(' ').expect("a row ends with its rungs");
     rungs.split('|').any(|rung| actual == format!("{most} {rung}"))
 }
 
 /// Calls the sibling again and again; every call is answered by the same process.
-async fn undisturbed(stage: Stage, done: Arc<AtomicBool>) -> usize {
+pub(crate) async fn undisturbed(stage: Stage, done: Arc<AtomicBool>) -> usize {
     let mut served = 0;
-    while !done.load(Ordering::Relaxed) {
+    loop {
         let answer = stage.call("pid", json!({})).await.expect("the sibling answers");
         assert!(answer.data.is_some());
         served += 1;
+        if done.load(Ordering::Relaxed) {
+            return served;
+        }
         tokio::time::sleep(ms(2)).await;
     }
-    served
 }
 
 #[test]
@@ -398,6 +406,7 @@ fn every_mode_of_the_fixture_has_a_row() {
     let list = String::from_utf8(list.stdout).expect("its list is UTF-8");
     let word = |line: &str| line.split_whitespace().next().map(str::to_owned);
     let modes = list.lines().filter_map(word).collect::<BTreeSet<_>>();
-    let rows = ROWS.iter().filter_map(|(mode, ..)| word(mode)).collect::<BTreeSet<_>>();
-    assert_eq!(rows, modes, "the table (left) and the fixture's --list (right)");
+    let rows = ROWS.iter().map(|(mode, ..)| *mode).chain(crate::cases::modes());
+    let rows = rows.filter_map(word).collect::<BTreeSet<_>>();
+    assert_eq!(rows, modes, "the tables (left) and the fixture's --list (right)");
 }

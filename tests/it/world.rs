@@ -227,6 +227,24 @@ pub(crate) fn is_inherited(fd: u32) -> bool {
     flags.is_some_and(|flags| flags & 0o2_000_000 == 0)
 }
 
+/// Folders of cgroups that a supervisor with this number has made.
+pub(crate) fn cgroups(pid: u32) -> Vec<String> {
+    let name = format!("plugbay-{pid}-");
+    let mut found = Vec::new();
+    let mut open = vec![Path::new("/sys/fs/cgroup").to_owned()];
+    while let Some(folder) = open.pop() {
+        for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+            if entry.file_type().is_ok_and(|it| it.is_dir()) {
+                if entry.file_name().to_string_lossy().starts_with(&name) {
+                    found.push(entry.path().display().to_string());
+                }
+                open.push(entry.path());
+            }
+        }
+    }
+    found
+}
+
 /// A folder that is gone after the test.
 pub(crate) fn folder() -> TempDir {
     tempfile::Builder::new()

@@ -19,7 +19,7 @@ use crate::{
     kin,
     pen::Style,
     plugin::{Fault, Flow, Habits, Plugin, Point, Rung, Scene, Strike, limits},
-    tools,
+    tools, trees,
 };
 
 /// One way to be.
@@ -37,16 +37,26 @@ const fn habit(name: &'static str, about: &'static str, shape: fn(&Args, &mut Ha
     Mode { name, about, at: None, strike: None, shape }
 }
 
-const fn fault(name: &'static str, at: Point, about: &'static str, strike: Strike) -> Mode {
+pub(crate) const fn fault(
+    name: &'static str,
+    at: Point,
+    about: &'static str,
+    strike: Strike,
+) -> Mode {
     Mode { name, about, at: Some(at), strike: Some(strike), shape: |_, _| {} }
 }
 
 pub(crate) fn find(name: &str) -> Option<&'static Mode> {
-    MODES.iter().find(|mode| mode.name == name)
+    all().find(|mode| mode.name == name)
 }
 
-/// All of them, by subject.
-pub(crate) const MODES: &[Mode] = &[
+/// All of them.
+pub(crate) fn all() -> impl Iterator<Item = &'static Mode> {
+    MODES.iter().chain(trees::MODES)
+}
+
+/// By subject; those about processes are [elsewhere](trees::MODES).
+const MODES: &[Mode] = &[
     // Correct, in ways that are easy to get wrong on the other side.
     habit("good", "a correct plugin of level L1", |_, _| {}),
     habit("serial", "a correct plugin of level L0: one call at a time, no async", serial),
@@ -95,6 +105,21 @@ pub(crate) const MODES: &[Mode] = &[
     ),
     // The handshake.
     fault("banner", Point::Start, "prints text= before HELLO", print),
+    fault("prefix", Point::Start, "sends which=bom, newline or space before HELLO", |p, _| {
+        let which = p.args.text("which", "bom");
+        let bytes: &[u8] = match which {
+            "bom" => b"\xEF\xBB\xBF",
+            "newline" => b"\n",
+            "space" => b" ",
+            _ => p.args.wrong("which", "bom, newline or space"),
+        };
+        raw(p, bytes)
+    }),
+    fault("swapped", Point::Hello, "writes its frames to stderr and its log to stdout", |p, _| {
+        io::stderr().write_all(&note().bytes()).ok();
+        raw(p, b"2026-12-02T10:00:00Z INFO ready to serve\n");
+        Flow::Done
+    }),
     fault("silent", Point::Hello, "never says hello", |_, _| Flow::Done),
     fault("slow-hello", Point::Hello, "says hello after ms=500", |p, _| {
         thread::sleep(ms(p, 500));
@@ -267,6 +292,17 @@ pub(crate) const MODES: &[Mode] = &[
         "stops within a frame; cut=header, head, gap or body; then=exit, hang or eof",
         half_frame,
     ),
+    fault(
+        "small-bodies",
+        Point::Active,
+        "correct; sends NOTEs with bodies of no byte and of one",
+        |p, _| {
+            let head = map([("topic", "grease.small".into())]);
+            p.send(&Frame::new(kind::NOTE, 0, head.clone()));
+            p.send(&Frame { body: vec![0xC0], ..Frame::new(kind::NOTE, 0, head) });
+            Flow::Go
+        },
+    ),
     fault("fat-ping", Point::Active, "sends a PING with 65 bytes of body", |p, _| {
         raw(p, &Frame { body: vec![7; 65], ..Frame::new(kind::PING, 0, empty()) }.bytes())
     }),
@@ -332,6 +368,17 @@ pub(crate) const MODES: &[Mode] = &[
             Flow::Go
         },
     ),
+    fault("drip", Point::Call, "answers one byte each ms=50, CANCEL or not", |p, scene| {
+        let (plugin, result) = (Arc::clone(p), p.result("drop by drop", None));
+        p.pen.flush();
+        thread::spawn(move || {
+            for byte in Frame::new(kind::END, scene.id, empty()).with(&result).bytes() {
+                plugin.pen.write(&[byte]);
+                thread::sleep(ms(&plugin, 50));
+            }
+        });
+        Flow::Done
+    }),
     fault("never-answers", Point::Call, "never answers a call, not even after CANCEL", |_, _| {
         Flow::Done
     }),
@@ -375,7 +422,7 @@ pub(crate) const MODES: &[Mode] = &[
     fault(
         "bad-result",
         Point::Call,
-        "answers with a bad body; which=empty, cut, ext, never, trailing, utf8, dup, intkey, nil, array, content, block or huge",
+        "answers with a bad body; which=empty, cut, ext, never, trailing, utf8, dup, intkey, nil, array, content, block, huge, huge-list, huge-bytes, huge-ext, nan or bigint",
         bad_result,
     ),
     fault(
@@ -496,6 +543,11 @@ pub(crate) const MODES: &[Mode] = &[
     ),
     fault("exit", Point::Active, "exits with code=1 at any point", |p, _| exit(p)),
     fault("crash", Point::Active, "dies of signal=SIGSEGV at any point", |p, _| crash(p)),
+    fault("panic", Point::Call, "panics on a call", |_, _| panic!("the disk is on fire")),
+    fault("overflow", Point::Call, "calls itself on a call until its stack is full", |p, _| {
+        p.trace(&format!("depth {}", deeper(1)));
+        Flow::Go
+    }),
     habit("exit-status", "exits with code=9 after CLOSE or the end of stdin", |args, h| {
         h.exit = (args.number("code", 9) as i32, Duration::ZERO);
     }),
@@ -552,7 +604,7 @@ pub(crate) const MODES: &[Mode] = &[
         kin::park()
     }),
     fault("stop-self", Point::Active, "stops itself with SIGSTOP", |p, _| {
-        if let Err(error) = kin::start_guardian(p) {
+        if let Err(error) = kin::start_guardian(&p.args) {
             // Without it nothing would end this process.
             eprintln!("plugbay-hostile: will not stop without a guardian: {error}");
             process::exit(1);
@@ -562,6 +614,17 @@ pub(crate) const MODES: &[Mode] = &[
         }
         Flow::Go
     }),
+    fault(
+        "meddles",
+        Point::Ready,
+        "correct; makes its pipes small and its stdout non-blocking",
+        |p, _| {
+            if let Err(error) = p.meddle() {
+                eprintln!("plugbay-hostile: cannot meddle with the pipes: {error}");
+            }
+            Flow::Go
+        },
+    ),
     habit("no-pong", "never answers PING", |_, h| h.no_pong = true),
     // Floods: on a thread of their own, so the plugin stays correct otherwise.
     fault("flood-stdout", Point::Active, "sends valid NOTEs as fast as it can", |p, _| {
@@ -748,6 +811,12 @@ fn crash(plugin: &Plugin) -> Flow {
     kin::die_of(plugin.args.text("signal", "SIGSEGV"))
 }
 
+/// Grows the stack for as long as there is some.
+fn deeper(depth: u64) -> u64 {
+    let room = std::hint::black_box([depth; 512]);
+    if depth == u64::MAX { 0 } else { deeper(depth + 1).wrapping_add(room[7]) }
+}
+
 fn eof(plugin: &Plugin) -> Flow {
     plugin.pen.flush();
     plugin.pen.close();
@@ -755,7 +824,12 @@ fn eof(plugin: &Plugin) -> Flow {
 }
 
 fn grandchild(plugin: &Plugin, escape: bool) {
-    match kin::start_grandchild(plugin, escape) {
+    match kin::start(
+        plugin,
+        if escape { "session" } else { "plain" },
+        "all",
+        plugin.args.number("life", 60),
+    ) {
         Ok(child) => plugin.trace(&format!("grandchild {}", child.id())),
         Err(error) => {
             eprintln!("plugbay-hostile: cannot start a grandchild: {error}");
@@ -925,9 +999,16 @@ fn bad_result(plugin: &Arc<Plugin>, scene: Scene) -> Flow {
         "block" => content(vec![map([("type", "text".into()), ("text", 7.into())])].into()),
         // A map that claims four thousand million entries.
         "huge" => with(&[0xDF, 0xFF, 0xFF, 0xFF, 0xFF]),
+        // The same of a list, of bytes and of an extension.
+        "huge-list" => with(&[0xDD, 0xFF, 0xFF, 0xFF, 0xFF]),
+        "huge-bytes" => with(&[0xC6, 0xFF, 0xFF, 0xFF, 0xFF]),
+        "huge-ext" => with(&[0xC9, 0xFF, 0xFF, 0xFF, 0xFF, 1]),
+        "nan" => with(&[0xCB, 0x7F, 0xF8, 0, 0, 0, 0, 0, 0]),
+        "bigint" => with(&[0xCF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF]),
         _ => plugin.args.wrong(
             "which",
-            "empty, cut, ext, never, trailing, utf8, dup, intkey, nil, array, content, block or huge",
+            "empty, cut, ext, never, trailing, utf8, dup, intkey, nil, array, content, block, huge, \
+             huge-list, huge-bytes, huge-ext, nan or bigint",
         ),
     };
     plugin.end_raw(scene.id, body);
@@ -1002,8 +1083,8 @@ mod tests {
 
     #[test]
     fn every_mode_has_a_name_of_its_own_and_says_what_it_does() {
-        for (at, mode) in MODES.iter().enumerate() {
-            let earlier = MODES[..at].iter().find(|other| other.name == mode.name);
+        for (at, mode) in all().enumerate() {
+            let earlier = all().take(at).find(|other| other.name == mode.name);
             assert!(earlier.is_none(), "{} is there twice", mode.name);
             assert!(!mode.about.is_empty() && !mode.about.contains('\n'), "{}", mode.name);
             assert_eq!(mode.at.is_some(), mode.strike.is_some(), "{}", mode.name);

@@ -2,7 +2,8 @@
 //! every process leave in the end.
 
 use std::{
-    io,
+    fs::File,
+    io::{self, Write},
     process::{Child, Command, ExitCode, Stdio},
     thread,
     time::Duration,
@@ -13,10 +14,12 @@ use nix::{
         resource::{Resource, setrlimit},
         signal::{SigSet, Signal, kill, raise},
     },
-    unistd::{alarm, getppid, setsid},
+    unistd::{Pid, alarm, getppid, setpgid, setsid},
 };
 
-use crate::{args::Args, plugin::Plugin};
+use plugbay_tests::wire::{Frame, empty, kind};
+
+use crate::{args::Args, plugin::Plugin, raw};
 
 /// The mode that a process started by a fault runs in.
 pub(crate) const GRANDCHILD: &str = "--grandchild";
@@ -42,31 +45,100 @@ pub(crate) fn ignore_term() {
     set.thread_block().expect("the set is valid");
 }
 
-/// Starts a process that holds all three pipes and ignores every polite signal.
-pub(crate) fn start_grandchild(plugin: &Plugin, escape: bool) -> io::Result<Child> {
-    let pipe = plugin.pen.duplicate()?;
+/// Starts a process that ignores every polite signal and hides in some `way`. It `holds`
+/// all three pipes, or one of them, or none.
+pub(crate) fn start(plugin: &Plugin, way: &str, holds: &str, life: u64) -> io::Result<Child> {
     let mut command = itself(GRANDCHILD)?;
-    command.arg(format!("life={}", plugin.args.number("life", 60)));
-    command.arg(format!("escape={}", u8::from(escape)));
-    command.stdin(plugin.stdin.duplicate()?);
-    command.stdout(pipe.map_or_else(Stdio::null, Stdio::from));
+    command.arg(format!("life={life}")).arg(format!("way={way}"));
+    command.args(plugin.args.get("beat").map(|file| format!("beat={file}")));
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    if holds == "all" {
+        command.stdin(plugin.stdin.duplicate()?);
+    }
+    if let ("all" | "stdout", Some(pipe)) = (holds, plugin.pen.duplicate()?) {
+        command.stdout(pipe);
+    }
+    if let "all" | "stderr" = holds {
+        command.stderr(Stdio::inherit());
+    }
     command.spawn()
 }
 
 pub(crate) fn grandchild(args: &Args) -> ExitCode {
     ignore_term();
-    if args.number("escape", 0) == 1
-        && let Err(error) = setsid()
-    {
-        eprintln!("plugbay-hostile: cannot leave the session: {error}");
+    let done = match args.text("way", "plain") {
+        "plain" => Ok(()),
+        "group" => setpgid(Pid::from_raw(0), Pid::from_raw(0)).map_err(io::Error::from),
+        "session" => setsid().map(drop).map_err(io::Error::from),
+        // The usual way: its own child has no parent that could be asked for it.
+        "daemon" => setsid().map_err(io::Error::from).and_then(|_| again(args, "plain")),
+        "stopped" => start_guardian(args)
+            .and_then(|_| kill(Pid::this(), Signal::SIGSTOP).map_err(io::Error::from)),
+        "hopper" => hop(args),
+        "bomb" => loop {
+            // Refused: another may have room soon.
+            if again(args, "bomb").is_err() {
+                thread::sleep(Duration::from_millis(20));
+            }
+        },
+        // A frame of ten bytes, of which seven are there, and then somebody else's.
+        "half" => return half(),
+        _ => args.wrong("way", "plain, group, session, daemon, stopped, hopper, bomb or half"),
+    };
+    match done {
+        Ok(()) if args.text("way", "plain") == "daemon" => ExitCode::SUCCESS,
+        Ok(()) => park(),
+        Err(error) => {
+            eprintln!("plugbay-hostile: cannot hide: {error}");
+            ExitCode::FAILURE
+        }
     }
-    park()
+}
+
+/// Starts one more with the pipes that this one has.
+fn again(args: &Args, way: &str) -> io::Result<()> {
+    let mut command = itself(GRANDCHILD)?;
+    command.arg(format!("life={}", args.number("life", 60))).arg(format!("way={way}"));
+    command.args(args.get("beat").map(|file| format!("beat={file}")));
+    command.args(args.get("left").map(|left| format!("left={left}")));
+    command.spawn().map(drop)
+}
+
+/// Lives for a millisecond, in a session of its own, and leaves another like it: whoever
+/// looks for it finds a number that is nobody's. Each writes a byte into a file, which tells
+/// that there still is one.
+fn hop(args: &Args) -> io::Result<()> {
+    // Half a minute's worth, should nobody end it.
+    let left = args.number("left", 20_000);
+    if let Some(file) = args.get("beat") {
+        File::options().append(true).create(true).open(file)?.write_all(b".")?;
+    }
+    thread::sleep(Duration::from_millis(1));
+    // Fails for the leader of a session, which has one already.
+    setsid().ok();
+    let mut command = itself(GRANDCHILD)?;
+    command.arg(format!("life={}", args.number("life", 60)));
+    command.args(["way=hopper".to_owned(), format!("left={}", left.saturating_sub(1))]);
+    command.args(args.get("beat").map(|file| format!("beat={file}")));
+    // Others of its kind may have taken all there is for a moment.
+    while 0 < left && command.spawn().is_err() {
+        thread::sleep(Duration::from_millis(1));
+    }
+    std::process::exit(0)
+}
+
+fn half() -> ExitCode {
+    let bytes = Frame::new(kind::PING, 0, empty()).bytes();
+    match io::stdout().write_all(&bytes[..7]).and_then(|()| io::stdout().flush()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(_) => ExitCode::FAILURE,
+    }
 }
 
 /// Starts a process that kills this one at the end of its life: a stopped
 /// process does not hear its alarm.
-pub(crate) fn start_guardian(plugin: &Plugin) -> io::Result<Child> {
-    let life = plugin.args.number("life", 60);
+pub(crate) fn start_guardian(args: &Args) -> io::Result<Child> {
+    let life = args.number("life", 60);
     let mut command = itself(GUARDIAN)?;
     command.args([format!("life={}", life + 5), format!("after={life}")]);
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn()
@@ -103,6 +175,10 @@ pub(crate) fn die_of(name: &str) -> ! {
     };
     let mut only = SigSet::empty();
     only.add(signal);
+    // The runtime of Rust ignores it.
+    if signal == Signal::SIGPIPE {
+        raw::restore(signal).ok();
+    }
     // More than once: the Rust runtime's own handler for SIGSEGV and SIGBUS lets
     // the first one pass and only then restores the default.
     for _ in 0..3 {

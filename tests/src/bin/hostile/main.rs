@@ -16,7 +16,9 @@ mod faults;
 mod kin;
 mod pen;
 mod plugin;
+mod raw;
 mod tools;
+mod trees;
 
 use std::process::ExitCode;
 
@@ -56,7 +58,7 @@ fn main() -> ExitCode {
             ExitCode::SUCCESS
         }
         "--list" => {
-            for mode in faults::MODES {
+            for mode in faults::all() {
                 println!("{:<20} {}", mode.name, mode.about);
             }
             ExitCode::SUCCESS

@@ -16,7 +16,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use nix::unistd::{dup2, dup2_stdin, dup2_stdout, getpid};
+use nix::{
+    fcntl::{FcntlArg, OFlag, fcntl},
+    unistd::{dup2, dup2_stdin, dup2_stdout, getpid},
+};
 use plugbay_tests::wire::{
     self, BODY_DEPTH, Broken, Frame, Malformed, Value, Width, empty, kind, map,
 };
@@ -378,6 +381,18 @@ impl Plugin {
             }
             _ => Flow::Go,
         }
+    }
+
+    /// Changes what can be changed of the pipes: their size, and that writing waits.
+    pub(crate) fn meddle(&self) -> io::Result<()> {
+        const PAGE: i32 = 4096;
+        let (stdin, stdout) = (self.stdin.duplicate()?, self.pen.duplicate()?);
+        fcntl(&stdin, FcntlArg::F_SETPIPE_SZ(PAGE))?;
+        if let Some(stdout) = stdout {
+            fcntl(&stdout, FcntlArg::F_SETPIPE_SZ(PAGE))?;
+            fcntl(&stdout, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
+        }
+        Ok(())
     }
 
     /// Sends one frame as this mode sends frames.

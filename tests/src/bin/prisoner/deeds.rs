@@ -20,7 +20,10 @@ use std::{
 use nix::{
     errno::Errno,
     libc,
-    sys::signal::{Signal, kill},
+    sys::{
+        resource::{Resource, setrlimit},
+        signal::{Signal, kill},
+    },
     unistd::{Pid, getppid, setsid},
 };
 
@@ -66,6 +69,11 @@ fn done(deed: &str, what: &str, number: u64) -> io::Result<String> {
             .open(path)?
             .write_all(b"written")
             .map(|()| none)?,
+        // `PATH TEXT`, into a file that is there.
+        "put" => {
+            let (path, text) = what.split_once(' ').unwrap_or((what, ""));
+            fs::File::options().write(true).open(path)?.write_all(text.as_bytes()).map(|()| none)?
+        }
         "mode" => fs::set_permissions(path, fs::Permissions::from_mode(0o777)).map(|()| none)?,
         "owner" => chown(path, Some(nix::unistd::geteuid().as_raw()), None).map(|()| none)?,
         "time" => {
@@ -74,6 +82,8 @@ fn done(deed: &str, what: &str, number: u64) -> io::Result<String> {
         }
         "remove" => fs::remove_file(path).map(|()| none)?,
         "move" => fs::rename(path, "/tmp/moved").map(|()| none)?,
+        "link" => fs::hard_link(path, "/tmp/linked").map(|()| none)?,
+        "attribute" => raw::set_attribute(path).map(|()| none)?,
         "by link" => {
             let link = Path::new("/tmp/link");
             fs::remove_file(link).ok();
@@ -81,6 +91,11 @@ fn done(deed: &str, what: &str, number: u64) -> io::Result<String> {
             fs::read_to_string(link)?
         }
         "run" => run(Command::new(path))?,
+        "run by the loader" => {
+            let mut command = Command::new("/lib64/ld-linux-x86-64.so.2");
+            command.arg(path).stderr(Stdio::null());
+            run(command)?
+        }
         "shell" => {
             let mut command = Command::new("/bin/sh");
             command.args(["-c", what]);
@@ -142,11 +157,14 @@ fn done(deed: &str, what: &str, number: u64) -> io::Result<String> {
             let pid = Pid::from_raw(i32::try_from(number).unwrap_or(i32::MAX));
             kill(pid, None::<Signal>).map(|()| none)?
         }
+        "kill all" => kill(Pid::from_raw(-1), Signal::SIGKILL).map(|()| none)?,
         "kill the keeper" => kill(getppid(), Signal::SIGKILL).map(|()| none)?,
         "stop the keeper" => kill(getppid(), Signal::SIGSTOP).map(|()| none)?,
 
         "end by" => {
             let signal = Signal::try_from(i32::try_from(number).unwrap_or(0))?;
+            // The runtime of Rust handles some. It is an error for those that cannot be.
+            raw::restore(signal).ok();
             nix::sys::signal::raise(signal).map(|()| none)?
         }
 
@@ -165,6 +183,11 @@ fn done(deed: &str, what: &str, number: u64) -> io::Result<String> {
         "status" => line(Path::new("/proc/self/status"), what)?,
         "mounts" => fs::read_to_string("/proc/self/mounts")?,
         "descriptors" => names(Path::new("/proc/self/fd"))?,
+        "variables" => {
+            let mut all: Vec<_> = env::vars().map(|(name, _)| name).collect();
+            all.sort();
+            all.join(" ")
+        }
         "limit" => line(Path::new("/proc/self/limits"), what)?,
         "variable" => env::var(what).unwrap_or_default(),
 
@@ -174,19 +197,38 @@ fn done(deed: &str, what: &str, number: u64) -> io::Result<String> {
             kept.iter_mut().step_by(4096).for_each(|byte| *byte = 1);
             std::hint::black_box(kept).len().to_string()
         }
+        // Asked for and never touched, as runtimes do.
+        "reserve" => raw::reserve(number).map(|()| none)?,
+        "lock" => raw::lock(number).map(|()| none)?,
+        "file in memory" => {
+            let file = nix::sys::memfd::memfd_create(c"x", nix::sys::memfd::MFdFlags::empty())?;
+            write_pieces(file.into(), number).map(|()| none)?
+        }
         "memory of a child" => {
             let number = number.to_string();
             let status = itself(&["memory", &number]).stdout(Stdio::null()).status()?;
             status.to_string()
         }
-        "file of" => {
-            let file = fs::File::create("/tmp/large")?;
-            let piece = vec![1_u8; 1 << 20];
-            let mut writer = io::BufWriter::new(file);
-            for _ in 0..number.div_ceil(1 << 20) {
-                writer.write_all(&piece)?;
-            }
-            writer.flush().map(|()| none)?
+        "file of" => write_pieces(fs::File::create("/tmp/large")?, number).map(|()| none)?,
+        "file of, unmoved" => {
+            raw::ignore(Signal::SIGXFSZ)?;
+            write_pieces(fs::File::create("/tmp/large")?, number).map(|()| none)?
+        }
+        "many files" => {
+            fs::create_dir_all("/tmp/many")?;
+            (0..number).try_for_each(|n| fs::File::create(format!("/tmp/many/{n}")).map(drop))?;
+            number.to_string()
+        }
+        "raise" => setrlimit(Resource::RLIMIT_NOFILE, number, number).map(|()| none)?,
+        // A bound on processor time that it sets itself, in seconds.
+        "processor time" => {
+            setrlimit(Resource::RLIMIT_CPU, number, number + 1)?;
+            forever()
+        }
+        "processor time, unmoved" => {
+            raw::ignore(Signal::SIGXCPU)?;
+            setrlimit(Resource::RLIMIT_CPU, number, number + 1)?;
+            forever()
         }
         "processes until" => {
             let mut children = Vec::new();
@@ -275,6 +317,19 @@ fn by_proxy_within(head: &str, then: &[u8], milliseconds: u64) -> io::Result<Str
     let (head, body) = said.split_once("\r\n\r\n").unwrap_or((&said, ""));
     let status = head.split(' ').nth(1).unwrap_or_default();
     Ok(format!("{status} {}", body.trim()).trim().to_owned())
+}
+
+fn write_pieces(file: fs::File, bytes: u64) -> io::Result<()> {
+    let piece = vec![1_u8; 1 << 20];
+    let mut file = io::BufWriter::new(file);
+    (0..bytes.div_ceil(1 << 20)).try_for_each(|_| file.write_all(&piece))?;
+    file.flush()
+}
+
+fn forever() -> ! {
+    loop {
+        std::hint::black_box(());
+    }
 }
 
 fn itself(words: &[&str]) -> Command {

@@ -3,11 +3,17 @@
 
 use std::{
     env,
-    os::unix::process::CommandExt,
+    ffi::CString,
+    os::unix::{ffi::OsStrExt, process::CommandExt},
+    path::Path,
     process::{Command, ExitCode},
 };
 
-use nix::{errno::Errno, libc};
+use nix::{
+    errno::Errno,
+    libc,
+    sys::signal::{SigHandler, Signal},
+};
 
 /// Runs a program for which `unshare` fails, as in many containers.
 pub(crate) fn restrict_if_asked() -> Option<ExitCode> {
@@ -43,6 +49,56 @@ pub(crate) fn call(number: i64, args: [u64; 4]) -> Result<i64, Errno> {
     // SAFETY: no argument is a pointer to memory of ours, so the call reads and writes
     // none of it; what else it does is what is being tried.
     Errno::result(unsafe { libc::syscall(number, args[0], args[1], args[2], args[3]) })
+}
+
+/// Lets a signal pass without effect.
+pub(crate) fn ignore(signal: Signal) -> Result<(), Errno> {
+    handle(signal, SigHandler::SigIgn)
+}
+
+/// Lets a signal do what it does by itself.
+pub(crate) fn restore(signal: Signal) -> Result<(), Errno> {
+    handle(signal, SigHandler::SigDfl)
+}
+
+fn handle(signal: Signal, how: SigHandler) -> Result<(), Errno> {
+    // SAFETY: no handler is installed.
+    unsafe { nix::sys::signal::signal(signal, how) }.map(drop)
+}
+
+/// Address space without memory behind it.
+pub(crate) fn reserve(bytes: u64) -> Result<(), Errno> {
+    map(bytes, libc::MAP_NORESERVE).map(drop)
+}
+
+/// Memory that cannot be put away.
+pub(crate) fn lock(bytes: u64) -> Result<(), Errno> {
+    let at = map(bytes, 0)?;
+    // SAFETY: this very range was mapped, and is for ever.
+    Errno::result(unsafe { libc::mlock(at, size(bytes)) }).map(drop)
+}
+
+fn map(bytes: u64, flags: libc::c_int) -> Result<*mut libc::c_void, Errno> {
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | flags;
+    let access = libc::PROT_READ | libc::PROT_WRITE;
+    // SAFETY: a new mapping where nothing was.
+    let at = unsafe { libc::mmap(std::ptr::null_mut(), size(bytes), access, flags, -1, 0) };
+    if at == libc::MAP_FAILED { Err(Errno::last()) } else { Ok(at) }
+}
+
+fn size(bytes: u64) -> usize {
+    usize::try_from(bytes).unwrap_or(usize::MAX)
+}
+
+/// Writes an extended attribute of a file that cannot be opened.
+pub(crate) fn set_attribute(path: &Path) -> Result<(), Errno> {
+    let path = CString::new(path.as_os_str().as_bytes()).map_err(|_| Errno::EINVAL)?;
+    let (name, value) = (c"user.plugbay", b"x");
+    // SAFETY: both texts end with a zero, and the value has the length that is given.
+    let set = unsafe {
+        libc::setxattr(path.as_ptr(), name.as_ptr(), value.as_ptr().cast(), value.len(), 0)
+    };
+    Errno::result(set).map(drop)
 }
 
 /// A call by the rules of 32-bit programs. Where there is none, it is the end.
