@@ -7,7 +7,10 @@ use std::{
     any::type_name,
     env,
     io::{BufRead, BufReader},
+    num::NonZero,
     process::{Child, ChildStdout, Command, Stdio},
+    sync::atomic::{AtomicBool, Ordering},
+    thread,
     time::Duration,
 };
 
@@ -19,8 +22,10 @@ use plugbay_supervisor::{PluginPlan, Supervisor, isolation::Machine, plan::Level
 
 use crate::world::{MARK, Mark, cgroups, command, eventually};
 
-/// How often a supervisor is killed here; `PLUGBAY_TEST_KILLS` makes it more.
+/// How often a supervisor is killed in each run of the tests.
 const KILLS: u32 = 20;
+/// And when somebody asks for it.
+const KILLS_MANY: u32 = 300;
 /// Tells a process of ours that it is a supervisor: what kind of one.
 pub(crate) const VICTIM: &str = "PLUGBAY_TEST_VICTIM";
 
@@ -91,7 +96,7 @@ pub(crate) fn start_victim<F>(_: F, kind: &str, mark: &Mark) -> Child {
     let name = type_name::<F>();
     let name = name.split_once("::").map_or(name, |(_, rest)| rest);
     Command::new(env::current_exe().expect("this is a file"))
-        .args([name, "--exact", "--nocapture", "--test-threads=1"])
+        .args([name, "--exact", "--nocapture", "--test-threads=1", "--include-ignored"])
         .env(VICTIM, kind)
         .env(MARK, mark.pair().1)
         .stdin(Stdio::null())
@@ -127,8 +132,50 @@ fn nothing_survives_a_supervisor_that_is_killed_at_any_moment() {
     if let Ok(level) = env::var(VICTIM) {
         return victim(&level);
     }
-    let test = nothing_survives_a_supervisor_that_is_killed_at_any_moment;
-    let kills = env::var("PLUGBAY_TEST_KILLS").map_or(KILLS, |it| it.parse().expect("a number"));
+    kill_at_any_moment(nothing_survives_a_supervisor_that_is_killed_at_any_moment, KILLS);
+}
+
+#[test]
+#[ignore = "takes minutes; see CONTRIBUTING.md"]
+fn nothing_survives_in_many_kills() {
+    if let Ok(level) = env::var(VICTIM) {
+        return victim(&level);
+    }
+    kill_at_any_moment(nothing_survives_in_many_kills, KILLS_MANY);
+}
+
+/// While others have the processors, all happens in another order.
+#[test]
+#[ignore = "takes minutes; see CONTRIBUTING.md"]
+fn nothing_survives_in_many_kills_on_a_busy_machine() {
+    if let Ok(level) = env::var(VICTIM) {
+        return victim(&level);
+    }
+    let (done, cores) = (AtomicBool::new(false), thread::available_parallelism());
+    thread::scope(|scope| {
+        for _ in 0..cores.map_or(2, NonZero::get) {
+            scope.spawn(|| {
+                while !done.load(Ordering::Relaxed) {
+                    std::hint::spin_loop();
+                }
+            });
+        }
+        // Also if it fails, or the others would never end.
+        let _idle = Idle(&done);
+        kill_at_any_moment(nothing_survives_in_many_kills_on_a_busy_machine, KILLS_MANY);
+    });
+}
+
+struct Idle<'a>(&'a AtomicBool);
+
+impl Drop for Idle<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Starts the supervisor that `test` is when it is a victim, and kills it, again and again.
+fn kill_at_any_moment<F: Copy>(test: F, kills: u32) {
     for round in 0..kills {
         let mark = Mark::new();
         let mut victim = start_victim(test, "standard", &mark);
@@ -140,10 +187,11 @@ fn nothing_survives_a_supervisor_that_is_killed_at_any_moment() {
             _ => ("is up", 80_000),
         };
         wait_for(&mut said, moment);
-        std::thread::sleep(Duration::from_micros(fastrand::u64(0..within)));
+        thread::sleep(Duration::from_micros(fastrand::u64(0..within)));
         kill_and_reap(&mut victim);
         nothing_is_left(&victim, &mark);
     }
+    println!("{kills} supervisors killed, nothing left");
 }
 
 /// The same without walls, which shows that such a test can fail.
