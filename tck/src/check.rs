@@ -61,6 +61,8 @@ pub enum Need {
     Tck(&'static str),
     /// An entry of this kind, such as `tool`.
     Kind(&'static str),
+    /// An entry of this kind with this name, of which contract tck says what it does.
+    Entry(&'static str, &'static str),
     /// At least so many calls at once.
     Calls(u32),
     /// A sample of this method in the settings file with this word in its `uses` (any,
@@ -86,6 +88,7 @@ impl std::fmt::Display for Need {
             Self::Feature(name) => write!(f, "feature {name}"),
             Self::Tck(name) => write!(f, "tck.{name}"),
             Self::Kind(kind) => write!(f, "an entry of kind {kind}"),
+            Self::Entry(kind, name) => write!(f, "the {kind} {name} of contract tck"),
             Self::Calls(n) => write!(f, "{n} calls at once"),
             Self::Sample(method, "") => write!(f, "a sample of {method}"),
             Self::Sample(method, word) => write!(f, "a sample of {method} with uses {word:?}"),

@@ -3,9 +3,11 @@
 use std::time::Duration;
 
 use crate::{
-    case::Case,
+    case::{Case, HANDSHAKE, hello},
     check::{Check, Verdict},
+    codec::HELLO,
     session::{Session, code},
+    value::Value,
 };
 
 mod ba;
@@ -96,6 +98,19 @@ pub(crate) fn serves(case: &Case<'_>, session: &mut Session) -> Verdict {
     }
     let id = session.call("grease.nothing", ());
     session.refused(id, &code("unimplemented")).map(|_| ())
+}
+
+/// It provides nothing of this kind to a host that offers only these features.
+pub(crate) fn leaves_out(case: &mut Case<'_>, kind: &str, features: Value) -> Verdict {
+    let mut session = case.greet(&hello().with("features", features))?;
+    let got = session.expect("HELLO", HANDSHAKE, |got| got.kind == HELLO)?;
+    let manifest = got.value();
+    let entries = manifest.list("provides");
+    let found = entries.iter().find(|entry| entry.str("kind") == Some(kind));
+    match found {
+        None => Ok(()),
+        Some(entry) => Err(session.differs(&got, format!("no {kind}"), entry.to_string())),
+    }
 }
 
 /// Waits until so many calls of a fixture have begun: a CANCEL that comes before that may end

@@ -159,6 +159,9 @@ pub fn applies(check: &Check, subject: &Subject) -> Result<(), String> {
             }
             Need::Kind(kind) => (!profile.kinds().contains(*kind))
                 .then(|| format!("nothing of kind {kind} is provided")),
+            Need::Entry(kind, name) => {
+                (!profile.has(kind, name)).then(|| format!("{need} is not provided"))
+            }
             Need::Calls(n) => {
                 (profile.calls < *n).then(|| format!("it accepts fewer than {n} calls at once"))
             }
