@@ -31,6 +31,8 @@ pub struct Subject {
     pub scale: f64,
     /// How long one check may take, before it is scaled.
     pub budget: Duration,
+    /// Conversations are kept whole, to be recorded.
+    pub record: bool,
     pub interrupted: Arc<AtomicBool>,
 }
 
@@ -72,6 +74,7 @@ impl<'a> Case<'a> {
             conversations: Rc::new(RefCell::new(Vec::new())),
             until: Instant::now() + subject.budget.mul_f64(subject.scale),
             scale: subject.scale,
+            whole: subject.record,
             interrupted: subject.interrupted.clone(),
         };
         Self { subject, rng: fastrand::Rng::with_seed(seed), shared }
@@ -106,7 +109,7 @@ impl<'a> Case<'a> {
         let started = Process::start(&self.subject.program, cookie);
         let process = started
             .map_err(|error| Stop::Fault(format!("the subject cannot be started: {error}")))?;
-        Ok(Session::new(self.shared.clone(), process))
+        Ok(Session::new(self.shared.clone(), process, cookie))
     }
 
     /// Starts it and sends this HELLO.

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::case::Case;
 
@@ -132,7 +132,7 @@ pub enum Stop {
 }
 
 /// What was due and what came.
-#[derive(Clone, Debug, Default, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 pub struct Failure {
     pub expected: String,
     pub seen: String,

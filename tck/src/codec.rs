@@ -117,6 +117,13 @@ impl Frame {
         bytes
     }
 
+    /// The same for a frame whose body was cut, and had `body_len` bytes.
+    pub fn bytes_of(&self, body_len: usize) -> Vec<u8> {
+        let mut bytes = self.bytes();
+        bytes[8..12].copy_from_slice(&(body_len as u32).to_be_bytes());
+        bytes
+    }
+
     /// Bytes on the wire, gap included.
     pub fn size(&self) -> usize {
         12 + self.head.len() + self.gap.len() + self.body.len()

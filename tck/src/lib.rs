@@ -8,6 +8,8 @@
 //! - [`monitor`]: what is watched in every conversation.
 //! - [`probe`], [`run`] and [`report`]: who is judged, how, and what is told; [`settings`],
 //!   [`sample`] and [`baseline`]: what its author adds.
+//! - [`record`] and [`replay`]: a conversation that can be held again; [`walk`]: a random one that can be
+//!   made shorter.
 //! - [`vectors`]: the vectors of the spec, for codecs and receivers that are no plugins.
 
 pub mod baseline;
@@ -18,6 +20,8 @@ pub mod codec;
 pub mod monitor;
 pub mod probe;
 pub mod process;
+pub mod record;
+pub mod replay;
 pub mod report;
 pub mod run;
 pub mod sample;
@@ -27,3 +31,4 @@ pub mod settings;
 pub mod transcript;
 pub mod value;
 pub mod vectors;
+pub mod walk;

@@ -16,14 +16,17 @@ use clap::{Args, Parser, Subcommand};
 use plugbay_tck::{
     baseline::Baseline,
     case::Subject,
-    check::{Check, Mode},
+    check::{Check, Mode, Stop},
     checks,
     probe::{Unfit, probe},
     process::Program,
+    record,
+    replay::replay,
     report::{Plugin, Report, html, human, machine},
     run::{Outcome, Status, run},
     settings::Settings,
     vectors,
+    walk::{self, Walk},
 };
 
 /// Judges any executable against protocol 1.
@@ -45,6 +48,15 @@ enum Command {
     Sdk(Trial),
     /// Judge as a fixture if it is one, and as any plugin if not
     Run(Trial),
+    /// Hold a recorded conversation again, and tell where the plugin answers otherwise
+    ///
+    /// Exit codes: 0 it answers as it did, 1 it does not, 2 wrong usage, 3 it cannot be started.
+    Replay(Replay),
+    /// Make a recorded random walk as short as it can be and still fail the same way
+    ///
+    /// Exit codes: 0 it was made shorter, 1 it does not fail any more, 2 wrong usage, 3 the subject
+    /// could not be tested.
+    Shrink(Shrink),
     /// Judge a codec or a receiver by the vectors of the spec, over lines of JSON
     Vectors(Vectors),
     /// List the checks
@@ -105,6 +117,9 @@ struct Trial {
     /// The report as TAP 14 on stdout
     #[arg(long, conflicts_with = "json")]
     tap: bool,
+    /// Whole conversations of what failed, bodies too, for replay and shrink
+    #[arg(long, value_name = "FILE")]
+    record: Option<PathBuf>,
     /// The report as JUnit XML into a file
     #[arg(long, value_name = "FILE")]
     junit: Option<PathBuf>,
@@ -123,6 +138,50 @@ struct Trial {
     /// Show bodies, which may be confidential
     #[arg(long)]
     bodies: bool,
+    /// The plugin's program and its arguments
+    #[arg(last = true, required = true, value_name = "COMMAND")]
+    command: Vec<String>,
+}
+
+#[derive(Args)]
+struct Replay {
+    /// Only the conversations of this check
+    #[arg(long, value_name = "ID")]
+    check: Option<String>,
+    /// Its environment, from the same file as in the run
+    #[arg(long, value_name = "FILE")]
+    settings: Option<PathBuf>,
+    /// Multiplies every wait, for slow machines
+    #[arg(long, value_name = "X", default_value_t = 1.0, value_parser = scale)]
+    time_scale: f64,
+    /// Show bodies, which may be confidential
+    #[arg(long)]
+    bodies: bool,
+    /// What --record wrote
+    #[arg(value_name = "FILE")]
+    file: PathBuf,
+    /// The plugin's program and its arguments
+    #[arg(last = true, required = true, value_name = "COMMAND")]
+    command: Vec<String>,
+}
+
+#[derive(Args)]
+struct Shrink {
+    /// Where the short walk is recorded; FILE.min if absent
+    #[arg(long, value_name = "FILE")]
+    out: Option<PathBuf>,
+    /// How often each shorter walk must fail to be taken
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u8).range(1..=100))]
+    times: u8,
+    /// How to activate the plugin
+    #[arg(long, value_name = "FILE")]
+    settings: Option<PathBuf>,
+    /// Multiplies every wait while it is made shorter; the result is tried with twice that
+    #[arg(long, value_name = "X", default_value_t = 0.25, value_parser = scale)]
+    time_scale: f64,
+    /// What --record wrote
+    #[arg(value_name = "FILE")]
+    file: PathBuf,
     /// The plugin's program and its arguments
     #[arg(last = true, required = true, value_name = "COMMAND")]
     command: Vec<String>,
@@ -158,6 +217,9 @@ fn scale(text: &str) -> Result<f64, String> {
 /// Something the user can mend.
 struct Usage(String);
 
+/// How long one check may take.
+const BUDGET: Duration = Duration::from_secs(60);
+
 const USAGE: u8 = 2;
 const UNFIT: u8 = 3;
 const INTERRUPTED: u8 = 130;
@@ -167,6 +229,8 @@ fn main() -> ExitCode {
         Command::Plugin(trial) => judge(&trial, Some(Mode::Plugin)),
         Command::Sdk(trial) => judge(&trial, Some(Mode::Sdk)),
         Command::Run(trial) => judge(&trial, None),
+        Command::Replay(asked) => told(replayed(&asked)),
+        Command::Shrink(asked) => told(shrunk(&asked)),
         Command::Vectors(vectors) => told(judge_vectors(&vectors)),
         Command::List { json } => list(json),
         Command::Explain { id } => explain(&id),
@@ -197,10 +261,7 @@ fn told(outcome: Result<u8, Usage>) -> ExitCode {
 }
 
 fn judged(trial: &Trial, mode: Option<Mode>) -> Result<u8, Usage> {
-    let settings = match &trial.settings {
-        Some(path) => Settings::load(path).map_err(Usage)?,
-        None => Settings::default(),
-    };
+    let settings = settings(trial.settings.as_deref())?;
     let checks = chosen(trial)?;
     let baseline = baseline(trial, &checks)?;
     let interrupted = interruptible();
@@ -239,7 +300,8 @@ fn judged(trial: &Trial, mode: Option<Mode>) -> Result<u8, Usage> {
         settings,
         profile,
         scale: trial.time_scale,
-        budget: Duration::from_secs(60),
+        budget: BUDGET,
+        record: trial.record.is_some(),
         interrupted,
     };
     let progress = Progress::new(checks.len(), trial);
@@ -264,10 +326,18 @@ fn judged(trial: &Trial, mode: Option<Mode>) -> Result<u8, Usage> {
     if subject.interrupted.load(Ordering::Relaxed) {
         return Ok(INTERRUPTED);
     }
+    if let Some(path) = &trial.record {
+        let all = report.results.iter().filter_map(|it| it.recording.as_ref());
+        record::save(path, all).map_err(|error| Usage(format!("{}: {error}", path.display())))?;
+    }
     if let Some(path) = &trial.write_baseline {
         save(path, Baseline::write(&report.results))?;
     }
     Ok(report.exit_code(trial.strict))
+}
+
+fn settings(path: Option<&Path>) -> Result<Settings, Usage> {
+    path.map_or_else(|| Ok(Settings::default()), |path| Settings::load(path).map_err(Usage))
 }
 
 fn baseline(trial: &Trial, checks: &[&'static Check]) -> Result<Baseline, Usage> {
@@ -404,6 +474,164 @@ fn interruptible() -> Arc<AtomicBool> {
         signal_hook::flag::register(signal, Arc::clone(&interrupted)).ok();
     }
     interrupted
+}
+
+/// Who cannot be started, as exit code 3 tells it.
+fn not_started(seen: String) -> Unfit {
+    let help = "the program and its arguments come after --";
+    Unfit { seen, help, stderr: String::new(), interrupted: false }
+}
+
+fn replayed(asked: &Replay) -> Result<u8, Usage> {
+    let settings = settings(asked.settings.as_deref())?;
+    let mut all = record::load(&asked.file).map_err(Usage)?;
+    if let Some(id) = &asked.check {
+        all.retain(|it| it.head.check.eq_ignore_ascii_case(id));
+        if all.is_empty() {
+            return Err(Usage(format!("{} has nothing of {id}", asked.file.display())));
+        }
+    }
+    let interrupted = interruptible();
+    let program = match Program::find(&asked.command, settings.env) {
+        Ok(program) => program,
+        Err(why) => return Ok(tell_unfit(&asked.command, false, false, &not_started(why.0))),
+    };
+    let mut differing = 0;
+    for recording in &all {
+        let id = &recording.head.check;
+        let replayed = match replay(&program, recording, asked.time_scale, &interrupted) {
+            Ok(replayed) => replayed,
+            Err(Stop::Interrupted) => return Ok(INTERRUPTED),
+            Err(Stop::Fault(why)) => return Err(Usage(format!("{id}: {why}"))),
+            Err(stop) => return Err(Usage(format!("{id}: {stop:?}"))),
+        };
+        let Some(difference) = &replayed.difference else {
+            anstream::println!("\x1b[1m{id}\x1b[0m answers as it did");
+            if let Some(failure) = &recording.head.failure {
+                let (expected, seen) =
+                    (human::clean(&failure.expected), human::clean(&failure.seen));
+                anstream::println!("   expected  {expected}\n   saw       {seen}");
+            }
+            continue;
+        };
+        differing += 1;
+        let at = difference.line.map_or("after the last line".into(), |at| format!("line {at}"));
+        anstream::println!("\x1b[33m{id} answers otherwise\x1b[0m, {at}");
+        for line in &replayed.lines[replayed.lines.len().saturating_sub(12)..] {
+            anstream::println!("   {}", human::show(line, asked.bodies));
+        }
+        let shown = |text: &str| match asked.bodies {
+            true => human::clean(text),
+            false => human::clean(text.split(" with the body ").next().unwrap_or(text)),
+        };
+        let (recorded, seen) = (shown(&difference.recorded), shown(&difference.seen));
+        anstream::println!("   recorded  {recorded}\n   now       {seen}");
+        if recorded == seen {
+            anstream::println!("   the bodies differ; --bodies shows them");
+        }
+    }
+    Ok(u8::from(differing > 0))
+}
+
+fn shrunk(asked: &Shrink) -> Result<u8, Usage> {
+    let settings = settings(asked.settings.as_deref())?;
+    let file = asked.file.display();
+    let all = record::load(&asked.file).map_err(Usage)?;
+    let found = all.iter().find_map(|it| Some((&it.head, it.head.walk.as_ref()?)));
+    let (head, walk) = found.ok_or_else(|| {
+        Usage(format!(
+            "{file} holds no random walk; RB-06 takes one, and only what fails is recorded"
+        ))
+    })?;
+    let interrupted = interruptible();
+    let probed = Program::find(&asked.command, settings.env.clone())
+        .map_err(|why| not_started(why.0))
+        .and_then(|program| {
+            let profile = probe(&program, &settings, 1.0, &interrupted)?;
+            Ok((program, profile))
+        });
+    let (program, profile) = match probed {
+        Ok(both) => both,
+        Err(unfit) if unfit.interrupted => return Ok(INTERRUPTED),
+        Err(unfit) => return Ok(tell_unfit(&asked.command, false, false, &unfit)),
+    };
+    let mut subject = Subject {
+        program,
+        mode: Mode::Sdk,
+        settings,
+        profile,
+        scale: asked.time_scale,
+        budget: BUDGET,
+        record: true,
+        interrupted,
+    };
+    let failure = head.failure.clone().unwrap_or_default();
+    let fault = walk::Fault::new(&head.check, &failure);
+    let shown = std::io::stderr().is_terminal();
+    let mut tries = 0_u32;
+    let fails = |subject: &Subject, walk: &Walk, times: u8| {
+        (0..times).try_fold(true, |all, _| Ok(all && walk.shows(&fault, subject)?.is_some()))
+    };
+    let stopped = |stop: Stop| match stop {
+        Stop::Interrupted => Ok(INTERRUPTED),
+        Stop::Fault(why) | Stop::Inconclusive(why) => Err(Usage(why)),
+        other => Err(Usage(format!("{other:?}"))),
+    };
+    match fails(&subject, walk, 1) {
+        Ok(true) => {}
+        Ok(false) => {
+            anstream::println!(
+                "the walk of {} steps does not fail that way now: {fault}",
+                walk.steps.len()
+            );
+            return Ok(1);
+        }
+        Err(stop) => return stopped(stop),
+    }
+    let short = walk::shrink(walk, |walk| {
+        tries += 1;
+        if shown {
+            eprint!("\r\x1b[Ktry {tries}: {} steps", walk.steps.len());
+        }
+        fails(&subject, walk, asked.times)
+    });
+    if shown {
+        eprint!("\r\x1b[K");
+    }
+    let short = match short {
+        Ok(short) => short,
+        Err(stop) => return stopped(stop),
+    };
+    subject.scale = (asked.time_scale * 2.0).min(100.0);
+    let recording = match short.shows(&fault, &subject) {
+        Ok(Some(recording)) => recording,
+        Ok(None) => {
+            let scale = asked.time_scale * 4.0;
+            anstream::println!(
+                "what is left fails only if nobody waits; try --time-scale {scale}, or --times 20"
+            );
+            return Ok(1);
+        }
+        Err(stop) => return stopped(stop),
+    };
+    let out = asked.out.clone().unwrap_or_else(|| {
+        let mut name = asked.file.clone().into_os_string();
+        name.push(".min");
+        name.into()
+    });
+    record::save(&out, std::iter::once(&recording))
+        .map_err(|error| Usage(format!("{}: {error}", out.display())))?;
+    println!("{} of {} steps are enough:", short.steps.len(), walk.steps.len());
+    for (at, step) in short.steps.iter().enumerate() {
+        println!("{:>4}  {step}", at + 1);
+    }
+    if let Some(failure) = &recording.head.failure {
+        let (expected, seen) = (human::clean(&failure.expected), human::clean(&failure.seen));
+        println!("      expected  {expected}\n      saw       {seen}");
+    }
+    let command = asked.command.iter().map(|word| quote(word)).collect::<Vec<_>>().join(" ");
+    println!("again: plugbay-tck replay {} -- {command}", quote(&out.display().to_string()));
+    Ok(0)
 }
 
 fn judge_vectors(asked: &Vectors) -> Result<u8, Usage> {

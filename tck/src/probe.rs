@@ -91,9 +91,10 @@ pub fn probe(
         conversations: Rc::new(RefCell::new(Vec::new())),
         until: Instant::now() + Duration::from_secs(30).mul_f64(scale),
         scale,
+        whole: false,
         interrupted: Arc::clone(interrupted),
     };
-    let mut session = Session::new(shared, process);
+    let mut session = Session::new(shared, process, true);
     session.send(&Frame::new(HELLO, 0, &hello(), ()));
     let got = session.until("HELLO", HANDSHAKE, |s| {
         let first = s.take(|got| got.kind == HELLO || got.kind == CLOSE);

@@ -15,6 +15,7 @@ use crate::{
     baseline::Known,
     case::{Case, Subject},
     check::{Check, Failure, Level, Mode, Need, Stop},
+    record::Recording,
     sample,
     session::Conversation,
     transcript::Line,
@@ -108,6 +109,9 @@ pub struct Outcome {
     /// The last of what the subject wrote to stderr. Confidential.
     #[serde(skip)]
     pub stderr: String,
+    /// The same conversation to be held again, if it was to be recorded.
+    #[serde(skip)]
+    pub recording: Option<Recording>,
     /// How its process ended by itself.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub exit: Option<String>,
@@ -130,11 +134,14 @@ impl Outcome {
             seen_in: None,
             transcript: Vec::new(),
             stderr: String::new(),
+            recording: None,
             exit: None,
         }
     }
 
-    fn show(&mut self, conversation: &Conversation) {
+    fn show(&mut self, conversation: &Conversation, record: bool) {
+        self.recording =
+            record.then(|| Recording::of(self.id, self.seed, self.failure.clone(), conversation));
         self.transcript = conversation.transcript.lines();
         self.stderr.clone_from(&conversation.stderr);
         self.exit = conversation.exit.map(|exit| exit.to_string());
@@ -232,7 +239,7 @@ pub fn run(
     let mut outcomes: Vec<Outcome> = done.into_iter().map(|(_, outcome)| outcome).collect();
     let seen = seen.into_inner().unwrap_or_else(PoisonError::into_inner);
     for broken in seen {
-        tell(&mut outcomes, broken, seed);
+        tell(&mut outcomes, broken, seed, subject.record);
     }
     outcomes
 }
@@ -265,12 +272,14 @@ fn copy(conversation: &Conversation) -> Conversation {
         transcript: conversation.transcript.clone(),
         stderr: conversation.stderr.clone(),
         exit: conversation.exit,
+        cookie: conversation.cookie,
+        walk: conversation.walk.clone(),
         ..Conversation::default()
     }
 }
 
 /// A broken rule is told under the check that it belongs to.
-fn tell(outcomes: &mut Vec<Outcome>, broken: Seen, seed: u64) {
+fn tell(outcomes: &mut Vec<Outcome>, broken: Seen, seed: u64, record: bool) {
     let Some(check) = crate::checks::find(broken.id) else { return };
     let status = match check.level {
         Level::Must => Status::Fail,
@@ -289,7 +298,7 @@ fn tell(outcomes: &mut Vec<Outcome>, broken: Seen, seed: u64) {
         Some(format!("expected {}, saw {}", broken.failure.expected, broken.failure.seen));
     outcome.failure = Some(broken.failure);
     outcome.seen_in = (broken.by != broken.id).then_some(broken.by);
-    outcome.show(&broken.conversation);
+    outcome.show(&broken.conversation, record);
 }
 
 /// Tries one check.
@@ -304,7 +313,7 @@ fn one(subject: &Subject, check: &'static Check, seed: u64) -> (Outcome, Vec<Con
     let mut case = Case::new(subject, seed);
     let verdict = catch_unwind(AssertUnwindSafe(|| (check.run)(&mut case)));
     outcome.ms = u64::try_from(begun.elapsed().as_millis()).unwrap_or(u64::MAX);
-    let mut conversations = case.conversations();
+    let conversations = case.conversations();
     let stop = match verdict {
         Ok(Ok(())) => return (outcome, conversations),
         Ok(Err(stop)) => stop,
@@ -328,10 +337,10 @@ fn one(subject: &Subject, check: &'static Check, seed: u64) -> (Outcome, Vec<Con
     if let Some(failure) = failure {
         outcome.reason = Some(format!("expected {}, saw {}", failure.expected, failure.seen));
         let at = failure.conversation.unwrap_or_else(|| conversations.len().saturating_sub(1));
-        if let Some(conversation) = conversations.get_mut(at) {
-            outcome.show(conversation);
-        }
         outcome.failure = Some(failure);
+        if let Some(conversation) = conversations.get(at) {
+            outcome.show(conversation, subject.record);
+        }
     }
     (outcome, conversations)
 }

@@ -31,8 +31,9 @@ use crate::{
     map,
     monitor::{Canary, Monitor, Phase, Violation},
     process::{Exit, Process},
-    transcript::{Side, Transcript},
+    transcript::{Deed, Side, Transcript},
     value::{self, HEAD, Value},
+    walk::Walk,
 };
 
 /// A frame of the plugin's.
@@ -91,6 +92,10 @@ pub struct Conversation {
     pub stderr: String,
     /// How its process ended, if it did so by itself.
     pub exit: Option<Exit>,
+    /// Started by a host, and not by hand.
+    pub cookie: bool,
+    /// The random walk that it was, if it was one.
+    pub walk: Option<Walk>,
 }
 
 /// What all conversations of a check share.
@@ -101,6 +106,8 @@ pub struct Shared {
     pub until: Instant,
     /// What every wait is multiplied with.
     pub scale: f64,
+    /// Transcripts are whole, to be recorded.
+    pub whole: bool,
     pub interrupted: Arc<AtomicBool>,
 }
 
@@ -130,6 +137,8 @@ pub struct Session {
     credit: BTreeMap<u32, i128>,
     window: i128,
     told_exit: bool,
+    cookie: bool,
+    pub(crate) walk: Option<Walk>,
 }
 
 /// How much of stderr is kept.
@@ -141,17 +150,18 @@ const FRAME_MAX: usize = 1 << 26;
 const DEADLINE: u32 = 60_000;
 
 impl Session {
-    pub(crate) fn new(shared: Shared, process: Process) -> Self {
+    pub(crate) fn new(shared: Shared, process: Process, cookie: bool) -> Self {
         let mut conversations = shared.conversations.borrow_mut();
         let number = conversations.len();
         conversations.push(Conversation::default());
         drop(conversations);
+        let transcript = if shared.whole { Transcript::whole() } else { Transcript::new() };
         Self {
             shared,
             number,
             process,
             cutter: Cutter::default(),
-            transcript: Transcript::new(),
+            transcript,
             monitor: Monitor::default(),
             inbox: Vec::new(),
             stderr: Vec::new(),
@@ -166,6 +176,8 @@ impl Session {
             credit: BTreeMap::new(),
             window: 0,
             told_exit: false,
+            cookie,
+            walk: None,
         }
     }
 
@@ -258,30 +270,30 @@ impl Session {
 
     /// Closes stdin once all is written: the end of the stream for the plugin.
     pub fn half_close(&mut self) {
-        self.transcript.event(Side::Host, "closes the plugin's stdin");
+        self.transcript.deed(Side::Host, Deed::CloseStdin);
         self.process.close_stdin();
     }
 
     /// Closes our end of the plugin's stdout: it speaks to nobody.
     pub fn close_stdout(&mut self) {
-        self.transcript.event(Side::Host, "closes its end of the plugin's stdout");
+        self.transcript.deed(Side::Host, Deed::CloseStdout);
         self.process.close_stdout();
         self.over = true;
     }
 
     pub fn signal(&mut self, signal: Signal) {
-        self.transcript.event(Side::Host, format!("sends {signal}"));
+        self.transcript.deed(Side::Host, Deed::Signal(signal as i32));
         self.process.signal(signal);
     }
 
     /// Stops reading stdout, until [`Session::resume_reading`].
     pub fn pause_reading(&mut self) {
-        self.transcript.event(Side::Host, "stops reading");
+        self.transcript.deed(Side::Host, Deed::StopReading);
         self.reading = false;
     }
 
     pub fn resume_reading(&mut self) {
-        self.transcript.event(Side::Host, "reads again");
+        self.transcript.deed(Side::Host, Deed::ReadAgain);
         self.reading = true;
     }
 
@@ -418,13 +430,7 @@ impl Session {
         }
         if !self.over && !self.process.is_stdout_open() {
             self.over = true;
-            let rest = self.cutter.rest().to_vec();
-            let mut said = "closes its stdout".to_owned();
-            if !rest.is_empty() {
-                said =
-                    format!("closes its stdout inside a frame, after {} of its bytes", rest.len());
-            }
-            self.transcript.event(Side::Plugin, said);
+            self.transcript.deed(Side::Plugin, Deed::Over(self.cutter.rest().len()));
         }
         Ok(turn.moved)
     }
@@ -508,6 +514,8 @@ impl Drop for Session {
             violations: std::mem::take(&mut self.monitor.violations),
             stderr: self.stderr(),
             exit,
+            cookie: self.cookie,
+            walk: self.walk.take(),
         };
         self.shared.conversations.borrow_mut()[self.number] = conversation;
     }

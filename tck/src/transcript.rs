@@ -3,15 +3,16 @@
 
 use std::time::{Duration, Instant};
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::{
     codec::{self, Frame},
+    record::{Entry as Recorded, Said},
     value::{self, HEAD, Value, hex},
 };
 
 /// Who did something.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Side {
     /// The suite, in the place of the host.
@@ -24,7 +25,43 @@ pub enum Side {
 enum What {
     Frame(Frame),
     Bytes(Vec<u8>),
+    Deed(Deed),
     Event(String),
+}
+
+/// What is done to the pipes and the process, beside bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Deed {
+    /// The host closes the plugin's stdin.
+    CloseStdin,
+    /// The host closes its end of the plugin's stdout.
+    CloseStdout,
+    /// The host sends this signal to the plugin's group.
+    Signal(i32),
+    StopReading,
+    ReadAgain,
+    /// The plugin closes its stdout, after so many bytes of a frame that is not whole.
+    Over(usize),
+}
+
+impl std::fmt::Display for Deed {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::CloseStdin => f.write_str("closes the plugin's stdin"),
+            Self::CloseStdout => f.write_str("closes its end of the plugin's stdout"),
+            Self::Signal(number) => match nix::sys::signal::Signal::try_from(*number) {
+                Ok(signal) => write!(f, "sends {signal}"),
+                Err(_) => write!(f, "sends signal {number}"),
+            },
+            Self::StopReading => f.write_str("stops reading"),
+            Self::ReadAgain => f.write_str("reads again"),
+            Self::Over(0) => f.write_str("closes its stdout"),
+            Self::Over(rest) => {
+                write!(f, "closes its stdout inside a frame, after {rest} of its bytes")
+            }
+        }
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -35,18 +72,21 @@ struct Entry {
     size: usize,
 }
 
-/// One conversation while it goes on. Cheap to add to; bodies are cut.
+/// One conversation while it goes on. Cheap to add to; bodies are cut, unless it is to be recorded.
 #[derive(Clone, Debug)]
 pub struct Transcript {
     begun: Instant,
     entries: Vec<Entry>,
     held: usize,
+    whole: bool,
 }
 
 /// How much of one body or piece of bytes is kept.
 const KEPT: usize = 1 << 12;
 /// How much of all bodies is kept; of later ones only the size.
 const KEPT_ALL: usize = 1 << 24;
+/// The same where bodies are kept whole.
+const KEPT_WHOLE: usize = 1 << 26;
 
 /// One line of a transcript, for whoever shows it.
 #[derive(Clone, Debug, Serialize)]
@@ -69,14 +109,25 @@ pub struct Line {
     /// The body in diagnostic notation. Confidential: shown only to who asked for it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub body: Option<String>,
-    /// The bytes that were sent, as hex, for a replay; cut with `…` if they are many.
-    #[serde(skip)]
-    pub hex: String,
 }
 
 impl Transcript {
     pub fn new() -> Self {
-        Self { begun: Instant::now(), entries: Vec::new(), held: 0 }
+        Self { begun: Instant::now(), entries: Vec::new(), held: 0, whole: false }
+    }
+
+    /// One that keeps bodies whole, so that the conversation can be held again.
+    pub fn whole() -> Self {
+        Self { whole: true, ..Self::new() }
+    }
+
+    /// How much of the next body is kept.
+    fn room(&self) -> usize {
+        match self.whole {
+            true => KEPT_WHOLE.saturating_sub(self.held),
+            false if self.held > KEPT_ALL => 0,
+            false => KEPT,
+        }
     }
 
     pub fn len(&self) -> usize {
@@ -89,17 +140,22 @@ impl Transcript {
 
     /// Adds a frame and returns which entry it is.
     pub fn frame(&mut self, side: Side, frame: &Frame) -> usize {
-        let keep = if self.held > KEPT_ALL { 0 } else { KEPT };
         let mut kept = frame.clone();
-        kept.body.truncate(keep);
+        kept.body.truncate(self.room());
         self.held += kept.body.len();
         self.add(side, What::Frame(kept), frame.body.len())
     }
 
     /// Adds bytes that are no frame, or not one that was meant to be.
     pub fn bytes(&mut self, side: Side, bytes: &[u8]) -> usize {
-        let kept = bytes[..bytes.len().min(KEPT)].to_vec();
+        let kept = bytes[..bytes.len().min(self.room())].to_vec();
+        self.held += kept.len();
         self.add(side, What::Bytes(kept), bytes.len())
+    }
+
+    /// Adds something that was done to the pipes or the process.
+    pub fn deed(&mut self, side: Side, deed: Deed) -> usize {
+        self.add(side, What::Deed(deed), 0)
     }
 
     /// Adds something that happened beside the wire.
@@ -117,6 +173,26 @@ impl Transcript {
         let spoken =
             |entry: &&Entry| entry.side == Side::Plugin && matches!(entry.what, What::Frame(_));
         self.entries.iter().filter(spoken).count()
+    }
+
+    /// The whole as it is recorded, and when it ended, in microseconds.
+    pub fn recorded(&self) -> (Vec<Recorded>, u64) {
+        let entries = self.entries.iter().map(|entry| Recorded {
+            at_us: entry.at.as_micros() as u64,
+            side: entry.side,
+            said: match &entry.what {
+                What::Frame(frame) => Said::Frame(hex(&frame.bytes_of(entry.size))),
+                What::Bytes(bytes) => Said::Bytes(hex(bytes)),
+                What::Deed(deed) => Said::Deed(*deed),
+                What::Event(text) => Said::Event(text.clone()),
+            },
+            cut: match &entry.what {
+                What::Frame(frame) => entry.size - frame.body.len(),
+                What::Bytes(bytes) => entry.size - bytes.len(),
+                What::Deed(_) | What::Event(_) => 0,
+            },
+        });
+        (entries.collect(), self.begun.elapsed().as_micros() as u64)
     }
 
     /// The whole as lines.
@@ -141,14 +217,13 @@ fn line(entry: &Entry) -> Line {
         text: String::new(),
         body_len: entry.size,
         body: None,
-        hex: String::new(),
     };
     match &entry.what {
         What::Event(text) => line.text.clone_from(text),
+        What::Deed(deed) => line.text = deed.to_string(),
         What::Bytes(bytes) => {
             line.kind = "bytes".into();
             line.text = show_bytes(bytes, entry.size);
-            line.hex = cut_hex(bytes, entry.size);
         }
         What::Frame(frame) => {
             let head = value::unpack(&frame.head, HEAD).unwrap_or(Value::Raw(frame.head.clone()));
@@ -157,7 +232,6 @@ fn line(entry: &Entry) -> Line {
             line.text = head.to_string();
             line.head = Some(head.to_json());
             line.body = (entry.size > 0).then(|| show_body(frame, entry.size));
-            line.hex = cut_hex(&frame.bytes(), frame.size() - frame.body.len() + entry.size);
         }
     }
     line
@@ -166,16 +240,13 @@ fn line(entry: &Entry) -> Line {
 fn show_body(frame: &Frame, size: usize) -> String {
     let is_opaque = matches!(frame.kind, codec::PING | codec::PONG);
     if size == frame.body.len()
+        && size <= KEPT
         && !is_opaque
         && let Ok(value) = value::unpack(&frame.body, value::BODY)
     {
         return value.to_string();
     }
     show_bytes(&frame.body, size)
-}
-
-fn cut_hex(bytes: &[u8], size: usize) -> String {
-    format!("{}{}", hex(bytes), if bytes.len() < size { "…" } else { "" })
 }
 
 /// Bytes for people: hex, and as text where they are text.

@@ -253,7 +253,8 @@ fn read(bytes: &[u8]) -> Result<Vec<Meaning>, String> {
     if cutter.rest().is_empty() { Ok(frames) } else { Err("it wrote half a frame".into()) }
 }
 
-fn unhex(text: &str) -> Option<Vec<u8>> {
+/// The bytes of hex digits.
+pub(crate) fn unhex(text: &str) -> Option<Vec<u8>> {
     let digits = text.as_bytes();
     let byte = |pair: &[u8]| {
         let [high, low] = pair else { return None };

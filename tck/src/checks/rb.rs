@@ -12,9 +12,11 @@ use crate::{
         ALREADY_ACTIVE, BAD_BODY, DRAINING, GRACE, INACTIVE, PROMPT, Refusal, Session, code,
     },
     value::Value,
+    walk::Walk,
 };
 
 const ECHO: &[Need] = &[Need::Tck("echo")];
+const WALK: &[Need] = &[Need::Tck("sleep")];
 const ACTIVE: &[Need] = &[Need::Active];
 const STRAY: &[Need] = &[Need::Tck("stray")];
 const ASYNC: &[Need] = &[Need::Tck("sleep"), Need::Feature("async"), Need::Calls(2)];
@@ -148,59 +150,12 @@ pub(super) const CHECKS: &[Check] = &[
         "RB-06",
         "keeps its word on random walks",
         &["R-CA-01", "R-CA-10", "R-LC-03", "R-GT-01"],
-        ECHO,
+        WALK,
         |c| {
+            let calls = c.profile().calls.min(8) as usize;
+            let walk = Walk::random(&mut c.rng, calls, 400);
             let mut s = c.ready()?;
-            let mut is_active = false;
-            let most = c.profile().calls.min(8) as usize;
-            let mut open: Vec<u32> = Vec::new();
-            for _ in 0..400 {
-                match c.rng.u32(0..12) {
-                    0 if !is_active => {
-                        let end = s.activate(map! {"grant": list![]})?;
-                        s.is_ok(&end)?;
-                        is_active = true;
-                    }
-                    1 if is_active => {
-                        let step = s.call("plugin.deactivate", ());
-                        for id in open.drain(..) {
-                            s.end(id)?;
-                        }
-                        s.ok(step)?;
-                        is_active = false;
-                    }
-                    2 => {
-                        let id = s.call("grease.walk", ());
-                        let due = if is_active { code("unimplemented") } else { INACTIVE };
-                        let end = s.end(id)?;
-                        // A serial plugin, or a full one, has something else to say first.
-                        if open.is_empty() {
-                            s.is_refusal(&end, &due)?;
-                        }
-                    }
-                    3..=6 if is_active && open.len() < most => {
-                        open.push(s.call("tck.sleep", map! {"ms": c.rng.u32(0..12)}));
-                    }
-                    7 if !open.is_empty() => s.cancel(open[c.rng.usize(..open.len())]),
-                    8 if !open.is_empty() => {
-                        let id = open.remove(c.rng.usize(..open.len()));
-                        s.end(id)?;
-                    }
-                    9 => s.cancel(c.rng.u32(1000..2000) * 2 + 100_001),
-                    10 => {
-                        s.send(&Frame::new(NOTE, 0, &map! {"topic": "grease.walk"}, ()));
-                    }
-                    _ => {
-                        s.fence()?;
-                    }
-                }
-            }
-            for id in open {
-                s.end(id)?;
-            }
-            s.fence()?;
-            s.none("END of no call", |got| got.kind == END)?;
-            s.goodbye()
+            walk.run(&mut s)
         },
     ),
     must("RB-07", "goes on reading while nobody reads what it says", &["R-FR-14"], ASYNC, |c| {
