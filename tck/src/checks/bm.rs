@@ -6,7 +6,7 @@ use super::bt::{are_blocks, text_of};
 use crate::{
     case::{CALLS, FRAME, hello, limits},
     check::{Check, Need, Stop, must},
-    codec::ITEM,
+    codec::{ITEM, NOTE},
     list, map,
     session::{GRACE, Got, Session, code, refusal},
     settings::Sample,
@@ -219,18 +219,21 @@ pub(super) const CHECKS: &[Check] = &[
             let script = format!("say {said}");
             s.call("model.generate", prompt(&script).with("model", model))
         });
+        let shows = |text: &str| text.contains(&key) || text.contains(&said);
+        let leaks = |got: &Got| {
+            let is_note = got.kind == NOTE && shows(&String::from_utf8_lossy(&got.body));
+            is_note || shows(&got.head.to_string())
+        };
         for id in ids {
-            s.collect(id)?;
+            let (items, end) = s.collect(id)?;
+            if let Some(got) = items.iter().chain([&end]).find(|got| leaks(got)) {
+                return Err(s.differs(got, "a head that does not show them", got.to_string()));
+            }
         }
         s.fence()?;
-        let shown =
-            |text: &str| key.as_str() == text || text.contains(&key) || text.contains(&said);
-        s.none("head or NOTE that shows them", |got| {
-            let body = String::from_utf8_lossy(&got.body).into_owned();
-            shown(&got.head.to_string()) || got.kind == crate::codec::NOTE && shown(&body)
-        })?;
+        s.none("head or NOTE that shows them", leaks)?;
         s.close("ok");
         s.exits(GRACE)?;
-        s.holds(!shown(&s.stderr()), "no credentials or messages in stderr", "some")
+        s.holds(!shows(&s.stderr()), "no credentials or messages in stderr", "some")
     }),
 ];
