@@ -106,6 +106,8 @@ impl Journal {
                     code: reason.code().map(str::to_owned),
                     text: reason.to_string(),
                     private: reason.private().map(str::to_owned),
+                    // Numbers and names of ours, which are always JSON.
+                    seen: reason.seen().and_then(|it| serde_json::to_value(it).ok()),
                     rung: rung.map(str::to_owned),
                     words: kept.words.iter().cloned().collect(),
                 };

@@ -152,6 +152,9 @@ pub(crate) struct End {
     pub(crate) text: String,
     /// What it printed or said that is the reason, if that is known.
     pub(crate) private: Option<String>,
+    /// What it was doing when it did not answer, if that is why it was ended.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) seen: Option<serde_json::Value>,
     pub(crate) rung: Option<String>,
     /// The last lines of its stderr.
     pub(crate) words: Vec<String>,

@@ -260,6 +260,7 @@ geo      quarantined  -     -           14     1    -        2         died [PB0
             code: Some("PB0507".into()),
             text: text.into(),
             private: None,
+            seen: None,
             rung: None,
             words: vec!["loading\u{1b}[2J".into(), "oh no".into()],
         };

@@ -95,6 +95,32 @@ fn two(greet: &Fixture) -> String {
 }
 
 #[test]
+fn what_a_plugin_did_instead_of_answering_is_told() {
+    // A plugbay of which no plugin works goes down; this one stays.
+    let (greet, mute) = (Fixture::of(&greeter()), Fixture::new("no_hello.py"));
+    let rest = "[plugins.mute.timeouts]\nstart = \"1s\"\n[plugins.mute.restart]\n\
+                budget = { restarts = 0, within = \"1m\" }\n";
+    let (greet, mute) = (plugin("greet", &greet.command), plugin("mute", &mute.command));
+    let place = Place::new(&format!("{greet}{mute}{rest}"));
+    let daemon = place.daemon(&[]);
+    let parts = ["error[PB0401]: mute did not say HELLO within 1s", "; it was "];
+    place.run(&["restart", "mute"]).with(6, &parts);
+    let why = place.run(&["why", "mute"]).with(0, &[]).stdout;
+    for part in [
+        "it did not say HELLO within 1s and was stopped; it was ",
+        "\n  Last words  | waiting for something\n",
+    ] {
+        assert!(why.contains(part), "no {part:?} in {why}");
+    }
+    let known = place.run(&["why", "mute", "--json"]).with(0, &[]).json();
+    let seen = &known["ends"][0]["seen"];
+    // The CLOSE wakes it, and on a busy machine it is then ready to run and has no turn.
+    let is_either = seen["doing"] == "waiting" || seen["doing"] == "busy";
+    assert!(is_either && seen["unread_bytes"] == 0, "{known}");
+    daemon.end(&place);
+}
+
+#[test]
 fn what_runs_is_shown_and_why_and_what_it_said() {
     let greet = Fixture::of(&greeter());
     let place = Place::new(&two(&greet));
