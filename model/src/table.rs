@@ -6,6 +6,8 @@ use std::{collections::HashMap, sync::OnceLock};
 const STREAM: &str = include_str!("../../sdk-spec/tables/stream.txt");
 /// `tables/life.txt`: what an event means to a plugin's life.
 const LIFE: &str = include_str!("../../sdk-spec/tables/life.txt");
+/// `tables/gate.txt`: what a plugin does with a call, by its stage.
+const GATE: &str = include_str!("../../sdk-spec/tables/gate.txt");
 
 /// Which side of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -127,6 +129,17 @@ pub fn live(state: &str, event: &str) -> Option<(&'static str, &'static str)> {
     table.get(&(state, event)).copied()
 }
 
+/// What a plugin at `stage` does with a call of `method`, as the table says it. Every method but the
+/// two of the lifecycle is treated as `tool.call` is. \[R-GT-01\]
+///
+/// # Panics
+/// If the table has no such line.
+#[must_use]
+pub fn gate(stage: &str, method: &str) -> &'static str {
+    let found = rules(GATE).find(|(from, _)| from.split_once(" + ") == Some((stage, method)));
+    found.unwrap_or_else(|| panic!("no line for {stage} + {method}")).1
+}
+
 /// The lines of a table that are no comments, at their equals sign.
 fn rules(text: &'static str) -> impl Iterator<Item = (&'static str, &'static str)> {
     let lines = text.lines().filter(|line| !line.starts_with('#') && !line.is_empty());
@@ -147,5 +160,6 @@ mod tests {
         assert_eq!(receive(Caller, At::Closed, "END"), Verdict::Close("bad_state"));
         assert_eq!(live("Dormant", "Wanted"), Some(("Greeting", "Spawn")));
         assert_eq!(live("Stopped", "Wanted"), None);
+        assert_eq!(gate("Active", "tool.call"), "run");
     }
 }
