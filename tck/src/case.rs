@@ -45,6 +45,10 @@ pub struct Case<'a> {
     shared: Shared,
 }
 
+fn untold() -> Stop {
+    Stop::Inconclusive("this system does not tell the memory of a process".into())
+}
+
 /// The limits that the suite announces.
 pub const FRAME: u32 = 1 << 20;
 pub const WINDOW: u32 = 1 << 16;
@@ -215,9 +219,15 @@ impl<'a> Case<'a> {
     /// # Errors
     /// The check is inconclusive if it does not.
     pub fn memory(&self, session: &Session) -> Result<u64, Stop> {
-        let unseen =
-            || Stop::Inconclusive("this system does not tell the memory of a process".into());
-        session.memory().ok_or_else(unseen)
+        session.memory().ok_or_else(untold)
+    }
+
+    /// The most bytes that were ever resident.
+    ///
+    /// # Errors
+    /// The check is inconclusive if the system does not tell.
+    pub fn peak(&self, session: &Session) -> Result<u64, Stop> {
+        session.peak().ok_or_else(untold)
     }
 
     /// That the subject provides at least one entry, and the first of them.

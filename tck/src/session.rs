@@ -347,8 +347,17 @@ impl Session {
 
     /// Bytes of resident memory, where the system tells.
     pub fn memory(&self) -> Option<u64> {
+        self.status("VmRSS:")
+    }
+
+    /// The most bytes that were ever resident, where the system tells.
+    pub fn peak(&self) -> Option<u64> {
+        self.status("VmHWM:")
+    }
+
+    fn status(&self, field: &str) -> Option<u64> {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid())).ok()?;
-        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
+        let line = status.lines().find_map(|line| line.strip_prefix(field))?;
         let kib: u64 = line.trim().split(' ').next()?.parse().ok()?;
         Some(kib << 10)
     }
@@ -475,6 +484,8 @@ impl Session {
                 *self.credit.entry(id).or_insert(self.window) += got.head.int("n").unwrap_or(0);
             }
             CALL | CANCEL if self.serving => self.serve_frame(&got),
+            // To be skipped [R-EX-01]; before HELLO there is nothing to skip.
+            0x80.. if kind != codec::NOTE && self.window != 0 => return,
             _ => {}
         }
         self.inbox.push(got);

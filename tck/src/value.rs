@@ -5,8 +5,8 @@
 
 use std::fmt::{self, Write as _};
 
-/// One MessagePack value.
-#[derive(Clone, Debug, PartialEq)]
+/// One MessagePack value. Maps are equal whatever the order of their keys.
+#[derive(Clone, Debug)]
 pub enum Value {
     Nil,
     Bool(bool),
@@ -38,6 +38,26 @@ macro_rules! list {
     ($($value:expr),* $(,)?) => {
         $crate::value::Value::Array(vec![$($crate::value::Value::from($value)),*])
     };
+}
+
+impl PartialEq for Value {
+    fn eq(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Nil, Self::Nil) => true,
+            (Self::Bool(a), Self::Bool(b)) => a == b,
+            (Self::Int(a), Self::Int(b)) => a == b,
+            (Self::Float(a), Self::Float(b)) => a == b,
+            (Self::Str(a), Self::Str(b)) => a == b,
+            (Self::Bin(a), Self::Bin(b)) | (Self::Raw(a), Self::Raw(b)) => a == b,
+            (Self::Array(a), Self::Array(b)) => a == b,
+            (Self::Map(a), Self::Map(b)) => {
+                let all_in =
+                    |a: &[(Self, Self)], b: &[(Self, Self)]| a.iter().all(|it| b.contains(it));
+                a.len() == b.len() && all_in(a, b) && all_in(b, a)
+            }
+            _ => false,
+        }
+    }
 }
 
 impl Value {
@@ -574,6 +594,16 @@ mod tests {
         let mut bytes = vec![0x91; depth - 1];
         bytes.push(0x90);
         bytes
+    }
+
+    #[test]
+    fn maps_are_equal_whatever_the_order_of_their_keys() {
+        let nested = map! {"b": map! {"y": 2, "x": 1}, "a": 1};
+        assert_eq!(map! {"a": 1, "b": map! {"x": 1, "y": 2}}, nested);
+        assert_ne!(map! {"a": 1, "b": map! {"x": 1, "y": 3}}, nested);
+        assert_ne!(map! {"a": 1}, map! {"a": 1, "b": 2});
+        assert_ne!(map! {"a": 1, "a": 1}, map! {"a": 1, "a": 2});
+        assert_ne!(list![1, 2], list![2, 1]);
     }
 
     #[test]

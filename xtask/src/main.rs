@@ -5,6 +5,7 @@ mod demo;
 mod mutants;
 mod spec;
 mod vectors;
+mod zoo;
 
 use std::{path::Path, process::ExitCode};
 
@@ -40,6 +41,11 @@ const TASKS: &[Task] = &[
         name: "vectors",
         about: "write sdk-spec/vectors and tck/vectors.jsonl; with --check compare instead, and try them on the protocol",
         run: vectors::run,
+    },
+    Task {
+        name: "zoo",
+        about: "judge plugins that each break one rule, and plugins that are odd and break none",
+        run: zoo::run,
     },
 ];
 

@@ -26,7 +26,7 @@ pub(super) const CHECKS: &[Check] = &[
     must("CN-01", "answers a call that is cancelled", &["R-CN-01", "R-CA-01"], ASYNC, |c| {
         let mut s = c.active()?;
         let id = s.call("tck.sleep", map! {"ms": 20_000});
-        s.fence()?;
+        super::begun(&mut s, 1)?;
         s.cancel(id);
         s.refused(id, &code("cancelled"))?;
         s.fence()?;
@@ -98,6 +98,8 @@ pub(super) const CHECKS: &[Check] = &[
             let id = s.call("tck.stubborn", map! {"ms": 500});
             if s.uses("async") {
                 super::begun(&mut s, 1)?;
+            } else {
+                s.linger(Duration::from_millis(150))?;
             }
             s.cancel(id);
             s.ok(id)?;
@@ -157,7 +159,7 @@ pub(super) const CHECKS: &[Check] = &[
     should("CN-11", "ends a call soon after its CANCEL", &["R-CN-06"], ASYNC, |c| {
         let mut s = c.active()?;
         let id = s.call("tck.sleep", map! {"ms": 20_000});
-        s.fence()?;
+        super::begun(&mut s, 1)?;
         s.cancel(id);
         // 250 ms are due; the rest is for a machine that is busy.
         s.end_within(id, Duration::from_millis(900)).map(|_| ())

@@ -46,7 +46,8 @@ pub(super) const CHECKS: &[Check] = &[
             let id = s.call("tck.reverse", map! {"method": "host.tck.echo"});
             let child = s.expect("CALL", GRACE, |got| got.kind == CALL)?;
             let step = s.call("plugin.deactivate", ());
-            s.fence()?;
+            // A fence shows that the step was read; it is to have begun.
+            s.linger(Duration::from_millis(150))?;
             s.none("END", |got| got.kind == END)?;
             s.answer(child.id, ());
             let end = s.end(id)?;
@@ -89,7 +90,8 @@ pub(super) const CHECKS: &[Check] = &[
             s.ask("tck.reverse", map! {"method": "host.tck.wait", "detach": true})?;
             let step = s.call("plugin.deactivate", ());
             let child = s.expect("CALL in the background", GRACE, |got| got.kind == CALL)?;
-            s.fence()?;
+            // A fence shows that the step was read; it is to have begun.
+            s.linger(Duration::from_millis(150))?;
             s.none("END of the deactivation", |got| got.is(END, step))?;
             s.answer(child.id, ());
             s.ok(step).map(|_| ())

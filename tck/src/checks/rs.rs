@@ -23,7 +23,7 @@ fn holds_open(s: &Session) -> Result<(usize, usize), Stop> {
 }
 
 /// Processor time that a process has used, in clock ticks of which there are 100 in a second.
-fn ticks(s: &Session) -> Result<u64, Stop> {
+pub(super) fn ticks(s: &Session) -> Result<u64, Stop> {
     let unseen = || inconclusive("this system does not tell the processor time of a process");
     let stat = std::fs::read_to_string(format!("/proc/{}/stat", s.pid())).map_err(|_| unseen())?;
     let after_name = stat.rsplit_once(')').map(|(_, rest)| rest).ok_or_else(unseen)?;
@@ -65,9 +65,12 @@ pub(super) const CHECKS: &[Check] = &[
     must("RS-02", "leaks no descriptor and no thread", &["R-CN-04", "R-LC-13"], SLEEP, |c| {
         let mut s = c.active()?;
         let round = |s: &mut Session, n: u32| -> Result<(), Stop> {
-            for _ in 0..n {
+            for i in 0..n {
                 let id = s.call("tck.sleep", map! {"ms": 1});
-                s.cancel(id);
+                // Of those, few have begun.
+                if i % 2 == 0 {
+                    s.cancel(id);
+                }
                 s.end(id)?;
             }
             Ok(())

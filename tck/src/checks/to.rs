@@ -110,6 +110,8 @@ pub(super) const CHECKS: &[Check] = &[
         |c| {
             let mut s = c.active()?;
             let id = s.call("tck.spin", map! {"ms": 1500});
+            // A fence would show that the call was read; it is to have begun.
+            s.linger(Duration::from_millis(150))?;
             let pong = s.fence()?;
             let end = s.end_within(id, Duration::from_secs(20))?;
             s.is_ok(&end)?;
@@ -183,6 +185,9 @@ pub(super) const CHECKS: &[Check] = &[
             s.signal(Signal::SIGSTOP);
             s.linger(Duration::from_secs(1))?;
             s.signal(Signal::SIGCONT);
+            super::serves(c, &mut s)?;
+            // What it makes of the signal may come later.
+            s.linger(Duration::from_millis(300))?;
             super::serves(c, &mut s)
         },
     ),
