@@ -57,6 +57,8 @@ fn what_is_no_plugin_is_told_apart() {
     );
     unfit(&["./README.md"], "is not executable; try: chmod +x ./README.md");
     unfit(&["sh", "-c", "echo welcome; sleep 60"], "\"welcome\\n\"");
+    // Silence is waited for, and no longer than the handshake may take.
+    unfit(&["sh", "-c", "exec sleep 60"], "it lives and has not said HELLO in 10 s");
     unfit(&["sh", "-c", "echo sorry >&2; exit 7"], "exit code 7");
     let folder = tempfile::tempdir().unwrap();
     let script = folder.path().join("text");
