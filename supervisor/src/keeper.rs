@@ -30,7 +30,7 @@ use crate::{
     error::presentable,
     fact::{Fact, Facts},
     hang,
-    isolation::Enclosure,
+    isolation::{Enclosure, Held},
     launch::{Exit, Process, launch},
     life::{Effect, Event, Life, Then},
     link::{Link, News},
@@ -57,6 +57,8 @@ pub(crate) enum Order {
     Resume,
     /// The supervisor is going down; drain for no longer than this.
     Shutdown(Duration),
+    /// The process that runs is to be held to the bounds that are set now.
+    Hold(oneshot::Sender<Vec<Held>>),
     /// Somebody wants to know that all orders before this one have been heeded.
     Heed(oneshot::Sender<()>),
 }
@@ -356,6 +358,13 @@ impl Keeper {
             }
             // Fails only if nobody waits any more.
             Some(Order::Heed(waits)) => drop(waits.send(())),
+            Some(Order::Hold(answer)) => {
+                let limits = &self.cell.bounds.load().limits;
+                let process = self.run.as_mut().and_then(|run| run.process.as_mut());
+                let held = process.map_or_else(Vec::new, |it| it.hold(limits));
+                // Fails only if nobody waits any more.
+                drop(answer.send(held));
+            }
             Some(Order::Shutdown(budget)) => {
                 self.going_down = true;
                 self.drain_budget = budget.min(self.drain_budget);

@@ -34,10 +34,10 @@ use tokio::{net::unix::pipe, signal::unix as watch};
 use crate::{
     hang::{self, Identity, Look},
     isolation::{
-        Enclosure, Remains, Walls,
+        Enclosure, Held, Remains, Walls,
         helper::{Control, Evidence, Start},
     },
-    plan::{Level, PluginPlan},
+    plan::{Level, Limits, PluginPlan},
     reason::Reason,
 };
 
@@ -268,6 +268,14 @@ impl Process {
 
     pub(crate) fn remains(&self) -> Option<Remains> {
         self.remains
+    }
+
+    /// Holds it to other limits of the system, and says what holds; nothing without walls.
+    pub(crate) fn hold(&mut self, limits: &Limits) -> Vec<Held> {
+        match &mut self.kind {
+            Kind::Behind { walls, .. } => walls.hold(limits),
+            Kind::Direct(_) => Vec::new(),
+        }
     }
 
     /// Asks it to go. Harmless once it has been reaped.

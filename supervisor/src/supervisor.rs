@@ -18,7 +18,7 @@ use tokio::{
 use crate::{
     fact::{Events, Facts},
     gate::House,
-    isolation::{self, Enclosure, Machine},
+    isolation::{self, Enclosure, Held, Machine},
     keeper::{Keeper, Order},
     life::Life,
     local::LocalTool,
@@ -391,7 +391,8 @@ impl Supervisor {
 
     /// Changes the limits and timeouts of one plugin until the supervisor ends. Those that
     /// bound calls (queue, rate, result and the budgets of a call) hold from the next call
-    /// on, the others from the next process on.
+    /// on, the others from the next process on; or, if they are of the system, from
+    /// [`Self::hold`] on.
     ///
     /// # Errors
     /// There is none of that name.
@@ -403,6 +404,19 @@ impl Supervisor {
     ) -> Result<(), NoSuchPlugin> {
         self.cell(name)?.bounds.store(Arc::new(Bounds::new(limits, timeouts)));
         Ok(())
+    }
+
+    /// Holds the process of a plugin to its limits of memory, processor time and processes
+    /// as they are set now, as far as the system can do that while it runs, and says what
+    /// holds. Empty if none runs, or if it has no walls.
+    ///
+    /// # Errors
+    /// There is none of that name.
+    pub async fn hold(&self, name: &str) -> Result<Vec<Held>, NoSuchPlugin> {
+        let (held, wait) = oneshot::channel();
+        self.order(name, Order::Hold(held))?;
+        // Fails only if the keeper is gone, and with it the process.
+        Ok(wait.await.unwrap_or_default())
     }
 
     fn cell(&self, name: &str) -> Result<&Arc<Cell>, NoSuchPlugin> {

@@ -5,8 +5,8 @@ use std::fs;
 
 use plugbay_supervisor::{
     Fact, PluginPlan,
-    isolation::Machine,
-    plan::{IfMissing, Level},
+    isolation::{Held, Machine},
+    plan::{IfMissing, Level, Limits},
 };
 use serde_json::json;
 
@@ -208,6 +208,64 @@ fn without_cgroups_what_can_be_had_otherwise_is_had_and_the_rest_refused() {
         let stage = with(world, |plan| plan.limits.processes = Some(16)).await;
         assert_eq!(attempt(&stage, "processes until", "", 32).await, "EAGAIN");
         assert_eq!(attempt(&stage, "processes until", "", 4).await, "ok 4");
+        stage.end().await;
+    });
+}
+
+/// Sets limits of a plugin that runs, and says what then holds of one.
+async fn changed(stage: &Stage, key: &str, set: impl Fn(&mut Limits)) -> Held {
+    let mut plan = stage.plan("p").expect("it is there");
+    set(&mut plan.limits);
+    stage.set_bounds("p", plan.limits, plan.timeouts).expect("it is there");
+    let held = stage.hold("p").await.expect("it is there");
+    held.into_iter().find(|it| it.key == key).expect("it is set")
+}
+
+#[test]
+fn limits_are_changed_while_a_plugin_runs() {
+    alone(async |world| {
+        if !has_cgroups() {
+            return;
+        }
+        let stage = with(world, |plan| {
+            plan.limits.memory_bytes = Some(64 * MIB);
+            plan.limits.processes = Some(32);
+        })
+        .await;
+        let starts = stage.starts("p");
+        let held = changed(&stage, "memory", |it| it.memory_bytes = Some(256 * MIB)).await;
+        assert_eq!((held.limit, held.refused), (Some(256 * MIB), None));
+        assert!(held.used.is_some_and(|it| 0 < it && it < 64 * MIB), "{:?}", held.used);
+        // More than it had.
+        assert!(attempt(&stage, "memory", "", 128 * MIB).await.starts_with("ok"));
+
+        assert_eq!(attempt(&stage, "processes until", "", 16).await, "ok 16");
+        let held = changed(&stage, "processes", |it| it.processes = Some(16)).await;
+        assert_eq!((held.limit, held.refused), (Some(16), None));
+        assert_eq!(attempt(&stage, "processes until", "", 16).await, "EAGAIN");
+
+        // Less than it needs, and what it was started without.
+        let held = changed(&stage, "memory", |it| it.memory_bytes = Some(65_536)).await;
+        assert!(held.refused.is_some_and(|it| it.starts_with("it uses ")), "{:?}", held.limit);
+        let held = changed(&stage, "cpu", |it| it.cpu_percent = Some(20)).await;
+        let words = "no limit of this kind was set when it started";
+        assert_eq!((held.limit, held.refused.as_deref()), (None, Some(words)));
+
+        let held = changed(&stage, "memory", |it| it.memory_bytes = Some(96 * MIB)).await;
+        assert_eq!((held.limit, held.refused), (Some(96 * MIB), None));
+        assert_eq!(stage.starts("p"), starts, "it is the same process all the time");
+        let (kind, said) = death(&stage, "memory", 200 * MIB).await;
+        assert_eq!(kind, "out_of_memory");
+        assert!(said.contains("its limit of 96MiB"), "{said}");
+        assert_eq!(stage.hold("p").await.expect("it is there"), [], "nothing runs");
+
+        // The next process has them all.
+        stage.restart("p").expect("it is in the plan");
+        stage.up("p").await;
+        let held = stage.hold("p").await.expect("it is there");
+        let limits: Vec<_> = held.iter().map(|it| (it.key, it.limit, &it.refused)).collect();
+        let all = [("memory", 96 * MIB), ("cpu", 20), ("processes", 16)];
+        assert_eq!(limits, all.map(|(key, limit)| (key, Some(limit), &None)));
         stage.end().await;
     });
 }

@@ -49,8 +49,13 @@ pub(super) async fn set(args: &SetLimits, screen: &Screen) -> Outcome {
     let changed: Vec<(&Bound, &Bound)> =
         pairs.filter(|(old, new)| old.value != new.value).collect();
     for (old, new) in &changed {
-        let when = if new.at_once { "the next call" } else { "its next process" };
-        let text = format!("{} {} -> {}, from {when} on", new.key, old.value, new.value);
+        let when = match (new.at_once, &new.holds, &new.refused) {
+            (_, _, Some(why)) => format!("from its next process on: {why}"),
+            (true, Some(_), None) => "at once".to_owned(),
+            (true, None, None) => "from the next call on".to_owned(),
+            (false, _, None) => "from its next process on".to_owned(),
+        };
+        let text = format!("{} {} -> {}, {when}", new.key, old.value, new.value);
         screen.status(&Status::new(GOOD, "Set", text));
     }
     if changed.is_empty() {

@@ -175,13 +175,13 @@ impl Service {
                 self.supervisor.heeded(&plugin).await?;
                 self.one(&plugin)
             }
-            Request::Limits { plugin } => self.limits(&plugin),
+            Request::Limits { plugin } => self.limits(&plugin).await,
             Request::SetLimits { plugin, set } => {
                 self.can_be_ordered(&plugin)?;
                 let plan = manifest::adjust(&self.supervisor.plan(&plugin)?, &set)
                     .map_err(|report| Trouble::of_report(&report))?;
                 self.supervisor.set_bounds(&plugin, plan.limits, plan.timeouts)?;
-                self.limits(&plugin)
+                self.limits(&plugin).await
             }
             Request::Tools => self.tools().await,
             Request::Find { tool, deadline_ms } => {
@@ -244,27 +244,43 @@ impl Service {
         }))
     }
 
-    fn limits(&self, plugin: &str) -> Outcome<Value> {
+    async fn limits(&self, plugin: &str) -> Outcome<Value> {
         let status = self.supervisor.plugin(plugin)?;
-        let now = manifest::bounds(&self.supervisor.plan(plugin)?);
-        let usual = manifest::bounds(&PluginPlan::new("", Vec::new(), "/"));
+        let held = self.supervisor.hold(plugin).await?;
+        let plan = self.supervisor.plan(plugin)?;
+        let mut usual = PluginPlan::new("", Vec::new(), "/");
+        // Which bounds there are depends on it.
+        usual.sandbox.level = plan.sandbox.level;
+        let usual = manifest::bounds(&usual);
         let first = self.first.get(plugin).unwrap_or(&usual);
-        let bound =
-            |((now, first), usual): ((manifest::Bound, &manifest::Bound), &manifest::Bound)| {
-                let (from, was) = match () {
-                    () if now.value != first.value => ("changed", Some(first.value.clone())),
-                    () if now.value != usual.value => ("manifest", None),
-                    () => ("default", None),
-                };
-                Bound {
-                    key: now.key.into(),
-                    value: now.value,
-                    from: from.into(),
-                    was,
-                    at_once: now.at_once,
-                }
+        let value = |of: &[manifest::Bound], key| {
+            of.iter().find(|it| it.key == key).map(|it| it.value.clone())
+        };
+        let bound = |now: manifest::Bound| {
+            let was = value(first, now.key).filter(|it| *it != now.value);
+            let from = match () {
+                () if was.is_some() => "changed",
+                () if value(&usual, now.key).as_ref() != Some(&now.value) => "manifest",
+                () => "default",
             };
-        let bounds: Vec<Bound> = now.into_iter().zip(first).zip(&usual).map(bound).collect();
+            let held = held.iter().find(|it| it.key == now.key);
+            let words = |number: u64| match now.key {
+                "memory" => crate::render::facts::bytes(number),
+                "cpu" => format!("{number}%"),
+                _ => number.to_string(),
+            };
+            Bound {
+                at_once: now.at_once || held.is_some_and(|it| it.refused.is_none()),
+                holds: held.and_then(|it| it.limit).map(words),
+                used: held.and_then(|it| it.used).map(words),
+                refused: held.and_then(|it| it.refused.clone()),
+                key: now.key.into(),
+                value: now.value,
+                from: from.into(),
+                was,
+            }
+        };
+        let bounds: Vec<Bound> = manifest::bounds(&plan).into_iter().map(bound).collect();
         Ok(json!({
             "plugin": status.name, "bounds": bounds, "calls": status.calls,
             "degraded": status.degraded,

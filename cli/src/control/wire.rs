@@ -132,6 +132,15 @@ pub(crate) struct Bound {
     pub(crate) was: Option<String>,
     /// Whether a change of it holds from the next call on, and not only from the next process.
     pub(crate) at_once: bool,
+    /// What the system holds the process to that runs, if it bounds such a thing.
+    #[serde(default)]
+    pub(crate) holds: Option<String>,
+    /// What that process uses now.
+    #[serde(default)]
+    pub(crate) used: Option<String>,
+    /// Why the value does not hold before the next process.
+    #[serde(default)]
+    pub(crate) refused: Option<String>,
 }
 
 /// A reason, as it is said.

@@ -76,9 +76,18 @@ pub(crate) fn limits(bounds: &[Bound], calls: usize) -> String {
     let head = ["LIMIT", "SET", "FROM", "CHANGES HOLD", "NOW"].map(str::to_owned);
     let row = |it: &Bound| {
         let was = it.was.as_ref().map_or(String::new(), |was| format!(", was {}", one_line(was)));
-        let hold = if it.at_once { "from the next call" } else { "from the next process" };
+        let hold = match (it.at_once, it.holds.is_some()) {
+            (true, true) => "at once",
+            (true, false) => "from the next call",
+            (false, _) => "from the next process",
+        };
         // What is counted at this moment.
-        let now = if it.key == "concurrency" { calls.to_string() } else { "-".into() };
+        let now = match (it.key.as_str(), &it.used, &it.holds) {
+            ("concurrency", ..) => calls.to_string(),
+            (_, Some(used), Some(holds)) => one_line(&format!("{used} of {holds}")),
+            (_, None, Some(holds)) => one_line(&format!("held to {holds}")),
+            _ => "-".into(),
+        };
         let from = format!("{}{was}", one_line(&it.from));
         [one_line(&it.key), one_line(&it.value), from, hold.into(), now]
     };

@@ -246,8 +246,7 @@ fn limits_are_shown_and_changed_while_a_plugin_runs() {
     let show = place.run(&["limits", "show", "greet"]);
     assert_eq!(row(&show, "result"), "result 1KiB changed, was 256KiB from the next call -");
     let json = place.run(&["limits", "set", "greet", "queue=4", "--json"]).with(0, &[]).json();
-    let queue =
-        json!({"key": "queue", "value": "4", "from": "manifest", "was": null, "at_once": true});
+    let queue = json!({"key": "queue", "value": "4", "from": "manifest", "was": null, "at_once": true, "holds": null, "used": null, "refused": null});
     assert_eq!(json["bounds"][3], queue);
     place.run(&["limits", "set", "greet", "queue=4"]).with(0, &["Unchanged"]);
 

@@ -13,9 +13,10 @@ use std::{
 
 use nix::libc;
 use plugbay_shim::Script;
+use serde::Serialize;
 
 use super::machine::{Ability, Lack, Probe};
-use crate::plan::Limits;
+use crate::{manifest::bytes_in_words, plan::Limits};
 
 /// How the names of our cgroups begin; the supervisor's number follows.
 const FOLDER: &str = "plugbay-";
@@ -37,6 +38,66 @@ enum Controller {
 
 const CONTROLLERS: [(Controller, &str); 3] =
     [(Controller::Memory, "memory"), (Controller::Cpu, "cpu"), (Controller::Processes, "pids")];
+
+/// A kernel that does not count swap has none to bound.
+fn is_optional(file: &str) -> bool {
+    [SWAP_V1, SWAP_V2, TOGETHER].contains(&file)
+}
+
+impl Controller {
+    /// The key in a manifest.
+    fn key(self) -> &'static str {
+        match self {
+            Self::Memory => "memory",
+            Self::Cpu => "cpu",
+            Self::Processes => "processes",
+        }
+    }
+
+    /// What it is to be held to, in bytes, percent or processes.
+    fn wanted(self, limits: &Limits) -> Option<u64> {
+        match self {
+            Self::Memory => limits.memory_bytes,
+            Self::Cpu => limits.cpu_percent.map(u64::from),
+            Self::Processes => limits.processes.map(u64::from),
+        }
+    }
+
+    /// Files and what is written to them, in this order.
+    fn bounds(self, is_v2: bool, limits: &Limits) -> Vec<(&'static str, String)> {
+        let Some(wanted) = self.wanted(limits) else { return Vec::new() };
+        let text = wanted.to_string();
+        match (self, is_v2) {
+            (Self::Processes, _) => vec![("pids.max", text)],
+            (Self::Cpu, true) => {
+                vec![("cpu.max", format!("{} {PERIOD}", wanted * PERIOD / 100))]
+            }
+            (Self::Cpu, false) => vec![
+                ("cpu.cfs_period_us", PERIOD.to_string()),
+                ("cpu.cfs_quota_us", (wanted * PERIOD / 100).to_string()),
+            ],
+            (Self::Memory, true) => {
+                vec![("memory.max", text), (SWAP_V2, "0".to_owned()), (TOGETHER, "1".to_owned())]
+            }
+            // The second counts both, so that there is no swap.
+            (Self::Memory, false) => vec![("memory.limit_in_bytes", text.clone()), (SWAP_V1, text)],
+        }
+    }
+}
+
+/// A bound of the system on a plugin that runs, as the kernel has it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Held {
+    /// The key in a manifest: `memory`, `cpu` or `processes`.
+    pub key: &'static str,
+    /// What holds, in bytes, in percent of a core, or in processes: less than what was set
+    /// where a cgroup above has less. `None` if nothing bounds it.
+    pub limit: Option<u64>,
+    /// What is used now, in the same unit, where that is counted.
+    pub used: Option<u64>,
+    /// Why what was set does not hold yet.
+    pub refused: Option<String>,
+}
 
 /// What cgroups can bound here, and where.
 #[derive(Clone, Debug)]
@@ -253,11 +314,7 @@ impl Cgroups {
     /// Cgroups for one start of a plugin: those that its bounds need, and also the one that
     /// can be killed, if wanted.
     pub(crate) fn cage(&self, plugin: &str, limits: &Limits, to_kill: bool) -> Cage {
-        let needs = |controller: &Controller| match controller {
-            Controller::Memory => limits.memory_bytes.is_some(),
-            Controller::Cpu => limits.cpu_percent.is_some(),
-            Controller::Processes => limits.processes.is_some(),
-        };
+        let needs = |controller: &Controller| controller.wanted(limits).is_some();
         let places = self.hierarchies.iter().filter_map(|hierarchy| {
             let mut place = hierarchy.place(plugin);
             place.controllers.retain(needs);
@@ -310,6 +367,28 @@ impl Cage {
         }
     }
 
+    /// Holds what runs inside to these limits as far as that can be done at once, and says
+    /// what holds.
+    pub(crate) fn hold(&self, limits: &Limits) -> Vec<Held> {
+        let held = |(controller, _): &(Controller, &str)| {
+            let (controller, wanted) = (*controller, controller.wanted(limits));
+            let place = self.places.iter().find(|it| it.controllers.contains(&controller));
+            let refused = match (place, wanted) {
+                (None, None) => return None,
+                (None, Some(_)) => Err("no limit of this kind was set when it started".to_owned()),
+                (Some(_), None) => Err("a limit is not lifted while it runs".to_owned()),
+                (Some(place), Some(_)) => place.change(controller, limits),
+            };
+            Some(Held {
+                key: controller.key(),
+                limit: place.and_then(|it| it.limit(controller)),
+                used: place.and_then(|it| it.used(controller)),
+                refused: refused.err(),
+            })
+        };
+        CONTROLLERS.iter().filter_map(held).collect()
+    }
+
     pub(crate) fn counters(&self) -> Counters {
         let mut counters = Counters::default();
         for place in &self.places {
@@ -349,51 +428,96 @@ impl Place {
         script.folder(0o755, &folder);
         for (file, value) in self.bounds(limits) {
             let path = format!("{folder}/{file}");
-            match file {
-                // A kernel that does not count swap has none to bound.
-                SWAP_V1 | SWAP_V2 | TOGETHER => script.write_if_there(&path, &value),
-                _ => script.write(&path, &value),
+            match is_optional(file) {
+                true => script.write_if_there(&path, &value),
+                false => script.write(&path, &value),
             }
         }
     }
 
     /// Files and what is written to them, in this order.
     fn bounds(&self, limits: &Limits) -> Vec<(&'static str, String)> {
-        let mut bounds = Vec::new();
-        for controller in &self.controllers {
-            match (controller, self.is_v2) {
-                (Controller::Processes, _) => {
-                    bounds.extend(limits.processes.map(|it| ("pids.max", it.to_string())));
-                }
-                (Controller::Cpu, is_v2) => {
-                    let Some(percent) = limits.cpu_percent else { continue };
-                    let quota = u64::from(percent) * PERIOD / 100;
-                    match is_v2 {
-                        true => bounds.push(("cpu.max", format!("{quota} {PERIOD}"))),
-                        false => bounds.extend([
-                            ("cpu.cfs_period_us", PERIOD.to_string()),
-                            ("cpu.cfs_quota_us", quota.to_string()),
-                        ]),
+        self.controllers.iter().flat_map(|it| it.bounds(self.is_v2, limits)).collect()
+    }
+
+    /// Bounds what runs already, as far as the kernel takes it.
+    fn change(&self, controller: Controller, limits: &Limits) -> Result<(), String> {
+        let mut files = controller.bounds(self.is_v2, limits);
+        if controller == Controller::Memory {
+            let wanted = limits.memory_bytes.unwrap_or(u64::MAX);
+            match self.is_v2 {
+                // The kernel would end it at once. What it can give back does not count.
+                true => {
+                    let pages = ["active_file", "inactive_file"];
+                    let pages: u64 = pages.iter().map(|it| self.count("memory.stat", it)).sum();
+                    let used = self.used(controller).unwrap_or(0).saturating_sub(pages);
+                    if wanted < used {
+                        return Err(format!("it uses {} now", bytes_in_words(used)));
                     }
                 }
-                (Controller::Memory, is_v2) => {
-                    let Some(bytes) = limits.memory_bytes.map(|it| it.to_string()) else {
-                        continue;
-                    };
-                    match is_v2 {
-                        true => bounds.extend([
-                            ("memory.max", bytes),
-                            (SWAP_V2, "0".to_owned()),
-                            (TOGETHER, "1".to_owned()),
-                        ]),
-                        // The second counts both, so that there is no swap.
-                        false => bounds
-                            .extend([("memory.limit_in_bytes", bytes.clone()), (SWAP_V1, bytes)]),
-                    }
+                // Of the two the first is never the larger one, also not for a moment.
+                false if self.number("memory.limit_in_bytes").is_some_and(|it| it < wanted) => {
+                    files.reverse();
                 }
+                false => {}
             }
         }
-        bounds
+        for (file, value) in files {
+            match put(&self.folder.join(file), &value) {
+                Err(error) if is_optional(file) && error.kind() == io::ErrorKind::NotFound => {}
+                Err(error) if error.raw_os_error() == Some(libc::EBUSY) => {
+                    return Err("it uses more now".to_owned());
+                }
+                Err(error) => return Err(format!("cannot write {file}: {error}")),
+                Ok(()) => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// What holds: the least of its own bound and of those above.
+    fn limit(&self, controller: Controller) -> Option<u64> {
+        let above = |file: &'static str| {
+            self.folder.ancestors().map_while(move |it| fs::read_to_string(it.join(file)).ok())
+        };
+        let first = |text: &str| text.split_whitespace().next()?.parse::<u64>().ok();
+        match (controller, self.is_v2) {
+            (Controller::Memory, true) => above("memory.max").filter_map(|it| first(&it)).min(),
+            (Controller::Memory, false) => {
+                let bytes = self.count("memory.stat", "hierarchical_memory_limit");
+                // Without a bound it says the largest number of pages.
+                Some(bytes).filter(|it| *it < 1 << 62)
+            }
+            (Controller::Processes, _) => above("pids.max").filter_map(|it| first(&it)).min(),
+            (Controller::Cpu, true) => {
+                let share = |text: String| {
+                    let period = text.split_whitespace().nth(1)?.parse::<u64>().ok()?;
+                    (first(&text)? * 100).checked_div(period)
+                };
+                above("cpu.max").filter_map(share).min()
+            }
+            (Controller::Cpu, false) => {
+                let pairs = above("cpu.cfs_quota_us").zip(above("cpu.cfs_period_us"));
+                let share = |(quota, period): (String, String)| {
+                    (first(&quota)? * 100).checked_div(first(&period)?)
+                };
+                pairs.filter_map(share).min()
+            }
+        }
+    }
+
+    fn used(&self, controller: Controller) -> Option<u64> {
+        self.number(match (controller, self.is_v2) {
+            (Controller::Memory, true) => "memory.current",
+            (Controller::Memory, false) => "memory.usage_in_bytes",
+            (Controller::Processes, _) => "pids.current",
+            (Controller::Cpu, _) => return None,
+        })
+    }
+
+    /// A file that is one number.
+    fn number(&self, file: &str) -> Option<u64> {
+        read_or_empty(&self.folder.join(file)).trim().parse().ok()
     }
 
     /// One number of a file that has a line for each.

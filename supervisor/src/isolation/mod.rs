@@ -17,7 +17,7 @@ mod syscalls;
 mod view;
 mod walls;
 
-pub use cgroup::Cgroups;
+pub use cgroup::{Cgroups, Held};
 pub use machine::{Ability, Lack, Machine};
 
 pub use walls::Finding;

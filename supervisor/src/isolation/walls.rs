@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use super::{
     Lack, Machine,
-    cgroup::Cage,
+    cgroup::{Cage, Held},
     filter,
     helper::Evidence,
     landlock,
@@ -20,7 +20,7 @@ use super::{
 use crate::{
     launch::{Exit, is_passing, spawn_failed},
     peer::Peer,
-    plan::{IfMissing, Item, Level, Network, PluginPlan, STATE},
+    plan::{IfMissing, Item, Level, Limits, Network, PluginPlan, STATE},
     reason::Reason,
 };
 
@@ -305,6 +305,16 @@ impl Walls {
             file_size: plan.limits.file_bytes,
             cage,
         })
+    }
+
+    /// Holds the plugin that runs behind them to other limits, and says what holds.
+    pub(crate) fn hold(&mut self, limits: &Limits) -> Vec<Held> {
+        let held = self.cage.hold(limits);
+        if held.iter().any(|it| it.key == "memory" && it.refused.is_none()) {
+            // What it is said to have gone over, should it.
+            self.memory = limits.memory_bytes;
+        }
+        held
     }
 
     pub(crate) fn script(&self) -> &Script {
