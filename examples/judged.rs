@@ -47,7 +47,8 @@ fn judge_as(mode: Mode, settings: Settings, name: &str, command: &[&str], least:
     let profile = probe(&program, &settings, SCALE, &interrupted).unwrap();
     assert_eq!(profile.inactive, None, "{name} can be activated");
     let budget = Duration::from_secs(60);
-    let subject = Subject { program, mode, settings, profile, scale: SCALE, budget, interrupted };
+    let (scale, record) = (SCALE, false);
+    let subject = Subject { program, mode, settings, profile, scale, budget, record, interrupted };
     let all: Vec<&'static Check> = checks::all().collect();
     let outcomes = run(&subject, &all, 1, 4, &|_| {});
     let bad =
