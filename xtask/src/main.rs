@@ -5,6 +5,7 @@ mod demo;
 mod mutants;
 mod spec;
 mod vectors;
+mod vm;
 mod zoo;
 
 use std::{path::Path, process::ExitCode};
@@ -46,6 +47,11 @@ const TASKS: &[Task] = &[
         name: "zoo",
         about: "judge plugins that each break one rule, and plugins that are odd and break none",
         run: zoo::run,
+    },
+    Task {
+        name: "vm",
+        about: "try the walls and the unit file in a guest with cgroup v2 and systemd",
+        run: vm::run,
     },
 ];
 
