@@ -280,12 +280,13 @@ mod tests {
         };
         assert!(below(own).contains(&child.id()) && below(own).contains(&grandchild));
         assert!(look(grandchild).is_some_and(|it| "SRD".contains(it.state)));
-        let grandchild = nix::unistd::Pid::from_raw(grandchild.cast_signed());
-        nix::sys::signal::kill(grandchild, nix::sys::signal::SIGKILL).unwrap();
+        // Looked at first: the child ends as soon as the grandchild has.
         let identity = Identity::of(child.id()).unwrap();
         assert!(
             identity.lives() && !Identity { started: identity.started + 1, ..identity }.lives()
         );
+        let grandchild = nix::unistd::Pid::from_raw(grandchild.cast_signed());
+        nix::sys::signal::kill(grandchild, nix::sys::signal::SIGKILL).unwrap();
         child.wait().unwrap();
         assert_eq!(look(child.id()), None);
         assert!(!identity.lives());
