@@ -17,7 +17,6 @@ use crate::{
     keeper::Order,
     life::Life,
     link::{Link, NotSent, Pending, Waiter},
-    reason::Reason,
     registry::{Bounds, Cell, inactive},
     service::Origin,
     status::{Condition, told},
@@ -171,7 +170,7 @@ impl Errand<'_> {
             }
             // Said in every state that may wait: a dormant plugin starts, one that is
             // going to sleep starts again. Fails only if the keeper is gone.
-            let wanted = now.dies() || self.cell.orders.send(Order::Want).is_ok();
+            let wanted = now.dies() || self.cell.orders.send(Order::Want(before)).is_ok();
             if !wanted || condition.changed().await.is_err() {
                 // The keeper's last word came before it went.
                 let last = Arc::clone(&condition.borrow());
@@ -234,7 +233,7 @@ impl Errand<'_> {
     }
 
     fn not_started(&self, now: &Condition) -> CallError {
-        self.cell.lost(Arc::clone(&now.reason), Ran::No)
+        self.cell.lost(Arc::clone(&now.reason), now.end.last_words.clone(), Ran::No)
     }
 }
 
@@ -262,9 +261,9 @@ pub(crate) async fn failed(
 /// long as the stop ladder, and we wait for a part of it.
 async fn lost(cell: &Arc<Cell>, run: u64, sent: bool) -> CallError {
     let mut condition = cell.condition.subscribe();
-    let reason: Arc<Reason> = match told(&mut condition, run).await {
-        Some(now) => Arc::clone(&now.reason_of_end),
-        None => Arc::clone(&cell.condition.borrow().reason),
+    let (reason, last_words) = match told(&mut condition, run).await {
+        Some(now) => (Arc::clone(&now.end.reason), now.end.last_words.clone()),
+        None => (Arc::clone(&cell.condition.borrow().reason), cell.last_words()),
     };
-    cell.lost(reason, if sent { Ran::Unknown } else { Ran::No })
+    cell.lost(reason, last_words, if sent { Ran::Unknown } else { Ran::No })
 }

@@ -38,7 +38,7 @@ use crate::{
     plan::{self, PluginPlan, RestartWhen, ToolPlan},
     reason::{Private, Reason},
     registry::{Cell, NOT_GRANTED, Registry},
-    status::Condition,
+    status::{Condition, End},
     stderr::{Drain, StderrLine},
     stop::{Climbed, climb, ladder},
 };
@@ -46,8 +46,8 @@ use crate::{
 /// What somebody wants of a plugin.
 #[derive(Debug)]
 pub(crate) enum Order {
-    /// A call needs it.
-    Want,
+    /// A call needs a start later than this one.
+    Want(u64),
     /// The operator wants it down. The sender is dropped once it is, or once a later
     /// order wants it up again.
     Stop(oneshot::Sender<()>),
@@ -129,7 +129,7 @@ impl Drop for Keeper {
         // With it goes a process that is on the ladder.
         self.step = None;
         self.life = Life::Stopped;
-        self.ended = (self.starts, Arc::clone(&reason));
+        self.ends(Arc::clone(&reason), self.cell.last_words());
         self.reason = reason;
         self.publish();
     }
@@ -179,7 +179,7 @@ pub(crate) struct Keeper {
     restart_asked: bool,
     going_down: bool,
     starts: u64,
-    ended: (u64, Arc<Reason>),
+    end: Arc<End>,
     peer: Option<(String, String)>,
 }
 
@@ -207,7 +207,11 @@ impl Keeper {
             run: None,
             step: None,
             breaker: Breaker::default(),
-            ended: (0, Arc::clone(&reason)),
+            end: Arc::new(End {
+                run: 0,
+                reason: Arc::clone(&reason),
+                last_words: Private::default(),
+            }),
             reason,
             until: None,
             backoff: Duration::ZERO,
@@ -342,7 +346,11 @@ impl Keeper {
 
     fn order(&mut self, order: Option<Order>) {
         match order {
-            Some(Order::Want) => self.event(Event::Wanted, Reason::StartingUp { greeted: false }),
+            Some(Order::Want(after)) => {
+                if !self.cell.condition.borrow().is_past(after) {
+                    self.event(Event::Wanted, Reason::StartingUp { greeted: false });
+                }
+            }
             Some(Order::Stop(waits)) => {
                 self.waiting.push(waits);
                 self.event(Event::Stop, Reason::StoppedByOperator);
@@ -497,8 +505,7 @@ impl Keeper {
             link: self.run.as_ref().map(|run| run.link.clone()),
             pid: self.run.as_ref().map(|run| run.pid),
             starts: self.starts,
-            ended: self.ended.0,
-            reason_of_end: Arc::clone(&self.ended.1),
+            end: Arc::clone(&self.end),
             deaths: self.breaker.deaths(),
             peer: self.peer.clone(),
         };
@@ -592,7 +599,7 @@ impl Keeper {
     fn not_spawned(&mut self, reason: Reason) {
         let then = self.sentence(&reason);
         self.life = Life::Stopping(then);
-        self.ended = (self.starts, Arc::new(reason.clone()));
+        self.ends(Arc::new(reason.clone()), Private::default());
         self.reason = Arc::new(self.epitaph(then, reason));
         self.land();
     }
@@ -872,7 +879,7 @@ impl Keeper {
             reason: Arc::clone(&reason),
             rung: climbed.rung,
         });
-        self.ended = (self.starts, Arc::clone(&reason));
+        self.ends(Arc::clone(&reason), self.cell.last_words());
         drop(run);
         // A state that a death led to is explained by the death as we now know it.
         if let Life::Stopping(then @ (Then::Backoff | Then::Quarantined)) = self.life {
@@ -882,6 +889,10 @@ impl Keeper {
         }
         self.drain_budget = self.plan.timeouts.drain;
         self.land();
+    }
+
+    fn ends(&mut self, reason: Arc<Reason>, last_words: Private) {
+        self.end = Arc::new(End { run: self.starts, reason, last_words });
     }
 
     /// From `Stopping` to wherever the table says.

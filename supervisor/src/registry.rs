@@ -123,13 +123,8 @@ impl Cell {
     }
 
     /// A call that ends because its plugin is gone.
-    pub(crate) fn lost(&self, reason: Arc<Reason>, ran: Ran) -> CallError {
-        CallError::Lost {
-            plugin: Arc::clone(&self.name),
-            reason,
-            last_words: self.last_words(),
-            ran,
-        }
+    pub(crate) fn lost(&self, reason: Arc<Reason>, last_words: Private, ran: Ran) -> CallError {
+        CallError::Lost { plugin: Arc::clone(&self.name), reason, last_words, ran }
     }
 }
 

@@ -120,7 +120,7 @@ pub struct PluginStatus {
     pub calls: usize,
     /// What was asked for and cannot be enforced here.
     pub degraded: Vec<String>,
-    /// The end of its stderr, confidential.
+    /// The end of its process's stderr, or of the last one's if none runs; confidential.
     #[serde(skip)]
     pub last_words: Private,
 }
@@ -150,8 +150,18 @@ pub(crate) async fn told(
     condition: &mut watch::Receiver<Arc<Condition>>,
     run: u64,
 ) -> Option<Arc<Condition>> {
-    let known = condition.wait_for(|now| run < now.starts || now.ended == run);
+    let known = condition.wait_for(|now| run < now.starts || now.end.run == run);
     Some(Arc::clone(&*timeout(VERDICT_GRACE, known).await.ok()?.ok()?))
+}
+
+/// How the last process that ended did so. Kept, since the next one may run by the time
+/// that somebody asks.
+#[derive(Debug)]
+pub(crate) struct End {
+    /// Which start it was, from 1; 0 if none has ended.
+    pub(crate) run: u64,
+    pub(crate) reason: Arc<Reason>,
+    pub(crate) last_words: Private,
 }
 
 /// What the keeper publishes and calls read.
@@ -168,9 +178,7 @@ pub(crate) struct Condition {
     pub(crate) link: Option<Link>,
     pub(crate) pid: Option<u32>,
     pub(crate) starts: u64,
-    /// The last start whose end is explained, and the explanation.
-    pub(crate) ended: u64,
-    pub(crate) reason_of_end: Arc<Reason>,
+    pub(crate) end: Arc<End>,
     pub(crate) deaths: u32,
     pub(crate) peer: Option<(String, String)>,
 }
@@ -186,13 +194,20 @@ impl Condition {
 
     /// The last start that whoever comes now has nothing to do with.
     pub(crate) fn before(&self) -> u64 {
-        if self.dies() { self.starts } else { self.ended }
+        if self.dies() { self.starts } else { self.end.run }
     }
 
     /// Whether start number `before`'s successor has died and no other follows by
     /// itself: whoever waited for it is told, and does not start one after the other.
     pub(crate) fn is_dead_since(&self, before: u64) -> bool {
-        self.life == Life::Dormant && before < self.ended && self.reason_of_end.code().is_some()
+        self.life == Life::Dormant && before < self.end.run && self.end.reason.code().is_some()
+    }
+
+    /// Whether an order for a start later than `after` comes too late: it was given when that
+    /// one was on its way or up, which has died since. Who gave it is told of that, and
+    /// another process would run for nobody.
+    pub(crate) fn is_past(&self, after: u64) -> bool {
+        self.is_dead_since(after) || self.dies() && after < self.starts
     }
 
     /// Whether it is going down to sleep because it died, so that who waited for it
@@ -204,7 +219,7 @@ impl Condition {
 
     /// Whether it has died and the last word on why is still to come.
     pub(crate) fn is_dying(&self) -> bool {
-        self.ended < self.starts && self.reason.code().is_some()
+        self.end.run < self.starts && self.reason.code().is_some()
     }
 
     /// Whether a call may wait for the plugin to become active.
@@ -220,4 +235,46 @@ pub(crate) enum Off {
     Disabled,
     /// The manifest has faults; the first of them.
     Invalid(String),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A plugin that has been started so often, and whose last explained end was that of this start.
+    fn condition(life: Life, starts: u64, ended: u64, reason: Reason) -> Condition {
+        let reason = Arc::new(reason);
+        let end = End { run: ended, reason: Arc::clone(&reason), last_words: Private::default() };
+        Condition {
+            life,
+            off: None,
+            reason,
+            since: SystemTime::UNIX_EPOCH,
+            until: None,
+            up_since: None,
+            link: None,
+            pid: None,
+            starts,
+            end: Arc::new(end),
+            deaths: 0,
+            peer: None,
+        }
+    }
+
+    #[test]
+    fn an_order_is_past_if_the_start_it_waited_for_has_died() {
+        let dead = || Reason::Internal { what: "a test".into() };
+        let dies = condition(Life::Stopping(Then::Dormant), 3, 2, dead());
+        let died = condition(Life::Dormant, 3, 3, dead());
+        for now in [&dies, &died] {
+            assert!(now.is_past(2), "given while it was up");
+            assert!(!now.is_past(3), "given when it was dead already");
+        }
+        let sleepy = condition(Life::Stopping(Then::Dormant), 3, 2, Reason::IdleStop);
+        let asleep = condition(Life::Dormant, 3, 3, Reason::IdleStop);
+        let starts = condition(Life::Greeting, 3, 2, Reason::StartingUp { greeted: false });
+        for now in [&sleepy, &asleep, &starts] {
+            assert!(!now.is_past(2), "nothing died");
+        }
+    }
 }

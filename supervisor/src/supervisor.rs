@@ -27,7 +27,7 @@ use crate::{
     reason::{Private, Reason},
     registry::{Approver, Bounds, Cell, NOT_GRANTED, Question, Refused, Registry},
     service::{Service, ServiceCall, service},
-    status::{Condition, Off, PluginStatus, State, told},
+    status::{Condition, End, Off, PluginStatus, State, told},
     stderr::{StderrLine, Tail},
 };
 
@@ -265,8 +265,7 @@ fn cell(plan: PluginPlan, orders: mpsc::UnboundedSender<Order>, off: Option<Off>
             link: None,
             pid: None,
             starts: 0,
-            ended: 0,
-            reason_of_end: reason,
+            end: Arc::new(End { run: 0, reason, last_words: Private::default() }),
             deaths: 0,
             peer: plan.identity.clone(),
         })),
@@ -443,23 +442,23 @@ impl Supervisor {
             if now.life == Life::Active {
                 return Ok(());
             }
-            let wants = || now.dies() || cell.orders.send(Order::Want).is_ok();
+            let wants = || now.dies() || cell.orders.send(Order::Want(before)).is_ok();
             if down || !wants() || condition.changed().await.is_err() {
                 // The keeper may have gone, and its last word came before that. If the
                 // plugin is just going down, why is not known yet.
                 let now = Arc::clone(&condition.borrow());
                 // It may be on its way up again by then: the end that was waited for is told.
-                let reason = match now.is_dying() {
-                    true => {
-                        told(&mut condition, now.starts).await.map(|it| it.reason_of_end.clone())
-                    }
+                let end = match now.is_dying() {
+                    true => told(&mut condition, now.starts).await.map(|it| Arc::clone(&it.end)),
                     // Whichever state it led to, this is what was waited for.
-                    false if before < now.ended => Some(Arc::clone(&now.reason_of_end)),
+                    false if before < now.end.run => Some(Arc::clone(&now.end)),
                     false => None,
                 };
-                let reason = reason.unwrap_or_else(|| Arc::clone(&now.reason));
-                let plugin = name.to_owned();
-                return Err(NotReady::Down { plugin, reason, last_words: cell.last_words() });
+                let (reason, last_words) = match end {
+                    Some(end) => (Arc::clone(&end.reason), end.last_words.clone()),
+                    None => (Arc::clone(&now.reason), cell.last_words()),
+                };
+                return Err(NotReady::Down { plugin: name.to_owned(), reason, last_words });
             }
         }
     }
@@ -549,13 +548,16 @@ fn status(cell: &Cell) -> PluginStatus {
             SystemTime::now() + at.saturating_duration_since(tokio::time::Instant::now())
         }),
         up_since: now.up_since,
-        last_end: (0 < now.ended).then(|| (*now.reason_of_end).clone()),
+        last_end: (0 < now.end.run).then(|| (*now.end.reason).clone()),
         features: now.link.as_ref().map_or_else(Vec::new, |it| it.features().names().collect()),
         starts: now.starts,
         deaths: now.deaths,
         calls: cell.house.inside(),
         degraded: cell.plan.degraded.clone(),
-        last_words: cell.last_words(),
+        last_words: match now.end.run == now.starts {
+            true => now.end.last_words.clone(),
+            false => cell.last_words(),
+        },
     }
 }
 
