@@ -300,11 +300,15 @@ pub(crate) struct Doctor {
 #[command(after_help = "\
 Examples:
   plugbay limits show search
-  plugbay limits show search --json | jq '.bounds[] | select(.from == \"changed\")'")]
+  plugbay limits show search --json | jq '.bounds[] | select(.from == \"changed\")'
+  plugbay limits show --host")]
 pub(crate) struct ShowLimits {
     /// The plugin's name, as `plugbay ps` shows it
-    #[arg(value_name = "PLUGIN")]
-    pub(crate) name: String,
+    #[arg(value_name = "PLUGIN", required_unless_present = "host", conflicts_with = "host")]
+    pub(crate) name: Option<String>,
+    /// The bounds on all plugins together
+    #[arg(long)]
+    pub(crate) host: bool,
     #[command(flatten)]
     pub(crate) target: Target,
     /// Print it as JSON
@@ -321,14 +325,18 @@ pub(crate) struct ShowLimits {
 #[command(after_help = "\
 Examples:
   plugbay limits set search queue=64 call=45s
-  plugbay limits set search frame=4MiB && plugbay restart search")]
+  plugbay limits set search frame=4MiB && plugbay restart search
+  plugbay limits set --host memory=4GiB processes=512")]
 pub(crate) struct SetLimits {
-    /// The plugin's name, as `plugbay ps` shows it
+    /// The plugin's name, as `plugbay ps` shows it; not with --host
     #[arg(value_name = "PLUGIN")]
     pub(crate) name: String,
     /// What to change, such as queue=64, calls=120/min or call=45s
-    #[arg(value_name = "KEY=VALUE", required = true)]
+    #[arg(value_name = "KEY=VALUE", required_unless_present = "host")]
     pub(crate) changes: Vec<String>,
+    /// Change the bounds on all plugins together: those of [host], memory and processes
+    #[arg(long)]
+    pub(crate) host: bool,
     #[command(flatten)]
     pub(crate) target: Target,
     /// Print all limits as they are then, as JSON

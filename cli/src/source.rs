@@ -92,7 +92,7 @@ impl Source {
         if let Some(line) = &self.plugin {
             let plugin = self.bare(line)?;
             let from = plugin.name.clone();
-            let plan = Plan { plugins: vec![plugin] };
+            let plan = Plan { plugins: vec![plugin], ..Plan::default() };
             let loaded = Loaded { plan, invalid: Vec::new(), report: Report::default() };
             return Ok(Found { loaded, from });
         }

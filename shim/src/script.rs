@@ -57,8 +57,9 @@ impl Script {
     }
 
     /// [`Op::Sweep`].
-    pub fn sweep(&mut self, folder: &str) {
-        self.add(Op::Sweep, format!("remember {folder}"), &[Text(folder)]);
+    pub fn sweep(&mut self, is_shared: bool, folder: &str) {
+        let operands = [Word(is_shared.into()), Text(folder)];
+        self.add(Op::Sweep, format!("remember {folder}"), &operands);
     }
 
     /// [`Op::Unshare`]; `what` names the namespaces.
@@ -120,6 +121,12 @@ impl Script {
     pub fn folder(&mut self, mode: u32, path: &str) {
         let what = format!("make the folder {path}");
         self.add(Op::Folder, what, &[Word(mode.into()), Text(path)]);
+    }
+
+    /// [`Op::FolderIn`].
+    pub fn folder_in(&mut self, mode: u32, above: &str, path: &str) {
+        let operands = [Word(mode.into()), Text(above), Text(path)];
+        self.add(Op::FolderIn, format!("make the folder {path}"), &operands);
     }
 
     /// [`Op::File`].

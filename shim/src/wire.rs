@@ -91,7 +91,8 @@ numbers! {
         Done = 25,
         /// Reports the version of Landlock, as [`Kind::Answer`]. \[\]
         AskLandlock = 26,
-        /// A folder to remove when all is over, see [`Kind::Over`]: \[t: the folder\].
+        /// A folder to remove when all is over, see [`Kind::Over`]: \[w: 1 if others use it,
+        /// too, and the last one removes it, t: the folder\].
         Sweep = 27,
         /// Removes an empty folder: \[t: the folder\].
         Remove = 28,
@@ -99,6 +100,9 @@ numbers! {
         /// port of 127.0.0.1, and hands the listening socket over as [`Kind::Listening`].
         /// \[w: port\]
         Listen = 29,
+        /// Makes a folder in another that others make and remove, too: \[w: mode, t: that
+        /// one, t: the folder\]. Those that are there will do.
+        FolderIn = 30,
     }
 }
 

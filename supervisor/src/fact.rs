@@ -62,6 +62,9 @@ pub enum Fact {
         left_behind: u32,
         /// Forks that were refused because it had as many processes as it may.
         refused: u64,
+        /// Forks that were refused while it ran because all plugins together had as many
+        /// processes as they may. Cgroups of version 2 do not say whose, from Linux 6.11 on.
+        refused_to_all: u64,
         /// Processes of it that were killed because its memory was spent.
         killed: u64,
         /// Processor time of its first process and of the children that this waited for.
@@ -361,12 +364,22 @@ fn trace(fact: &Fact) {
         Fact::Exited { plugin, pid, reason, rung } => {
             info!(plugin = &**plugin, pid, reason = %reason, rung, "exited");
         }
-        Fact::Remains { plugin, pid, left_behind, refused, killed, cpu, resident_bytes } => {
+        Fact::Remains {
+            plugin,
+            pid,
+            left_behind,
+            refused,
+            refused_to_all,
+            killed,
+            cpu,
+            resident_bytes,
+        } => {
             info!(
                 plugin = &**plugin,
                 pid,
                 left_behind,
                 refused,
+                refused_to_all,
                 killed,
                 ?cpu,
                 resident_bytes,

@@ -856,6 +856,7 @@ impl Keeper {
                 pid: run.pid,
                 left_behind: it.left_behind,
                 refused: it.refused,
+                refused_to_all: it.refused_to_all,
                 killed: it.killed,
                 cpu: it.cpu,
                 resident_bytes: it.resident_bytes,

@@ -17,6 +17,19 @@ use crate::{manifest::names::covers, peer::Peer};
 pub struct Plan {
     /// The plugins, in the order of the file.
     pub plugins: Vec<PluginPlan>,
+    /// Bounds on all of them together.
+    pub ceilings: Ceilings,
+}
+
+/// Bounds on all plugins of one supervisor together, each of which may be promised more: they
+/// are met when the plugins use that much, and not when they may. They hold those that have a
+/// sandbox; without a number there is no bound.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Ceilings {
+    /// Memory, in bytes; at the bound the system ends the plugin that uses the most.
+    pub memory_bytes: Option<u64>,
+    /// Processes and threads; at the bound nobody can start one.
+    pub processes: Option<u32>,
 }
 
 /// One plugin: how to start it, what it offers, what it is granted.
@@ -202,11 +215,11 @@ pub enum Item {
     Network,
     /// It makes no dangerous system call.
     Calls,
-    /// `limits.memory`.
+    /// `limits.memory` and `host.memory`.
     Memory,
     /// `limits.cpu`.
     Cpu,
-    /// `limits.processes`.
+    /// `limits.processes` and `host.processes`.
     Processes,
 }
 
@@ -218,9 +231,11 @@ impl Item {
             Self::Files => "it reaches no file that it was not granted",
             Self::Network => "it reaches no network that it was not granted",
             Self::Calls => "it makes no dangerous system call",
-            Self::Memory => "limits.memory holds, for all its processes together",
+            Self::Memory => {
+                "limits.memory holds, for all its processes, and host.memory for all plugins"
+            }
             Self::Cpu => "limits.cpu holds",
-            Self::Processes => "limits.processes holds",
+            Self::Processes => "limits.processes holds, and host.processes for all plugins",
         }
     }
 

@@ -183,10 +183,14 @@ pub enum Reason {
         /// Whether it dumped core.
         core: bool,
     },
-    /// The system ended it because its memory was spent.
+    /// The system ended it because memory was spent: its own, that of all plugins, or, if
+    /// neither bound was met, that of the whole machine.
     OutOfMemory {
-        /// What it had, in bytes; `None` if the whole machine had no more.
+        /// What it may have, in bytes, if it had that.
         limit: Option<u64>,
+        /// What all plugins together may have, in bytes, if they had that. With both, the
+        /// system has not told which of the two was the end.
+        ceiling: Option<u64>,
     },
     /// The system ended it because it wrote a file that was too large.
     FileTooLarge {
@@ -262,6 +266,7 @@ impl Reason {
                 Ending::Order => "killed",
                 Ending::Other => "signalled",
             },
+            Self::OutOfMemory { limit: None, ceiling: Some(_) } => "host_out_of_memory",
             Self::OutOfMemory { .. } => "out_of_memory",
             Self::FileTooLarge { .. } => "file_too_large",
             Self::CpuTimeSpent => "cpu_time_spent",
@@ -288,6 +293,7 @@ impl Reason {
             Self::ManifestDiffers { .. } => "PB0424",
             Self::ActivateFailed { .. } => "PB0425",
             Self::ActivateTimeout { .. } => "PB0426",
+            Self::OutOfMemory { limit: None, ceiling: Some(_) } => "PB0516",
             Self::OutOfMemory { .. } | Self::FileTooLarge { .. } | Self::CpuTimeSpent => "PB0513",
             Self::ForbiddenCall => "PB0514",
             Self::Quarantined { .. } => "PB0509",
@@ -517,14 +523,30 @@ impl fmt::Display for Reason {
                 let core = if *core { " and dumped core" } else { "" };
                 write!(f, "was ended by {name}{sender}{core}")
             }
-            Self::OutOfMemory { limit: Some(limit) } => {
+            Self::OutOfMemory { limit: None, ceiling: Some(ceiling) } => {
+                write!(
+                    f,
+                    "was ended because all plugins together used the {} that they may",
+                    bytes_in_words(*ceiling)
+                )
+            }
+            Self::OutOfMemory { limit: Some(limit), ceiling: Some(ceiling) } => {
+                write!(
+                    f,
+                    "used its limit of {} of memory, or all plugins together the {} that they \
+                     may, and was ended",
+                    bytes_in_words(*limit),
+                    bytes_in_words(*ceiling)
+                )
+            }
+            Self::OutOfMemory { limit: Some(limit), ceiling: None } => {
                 write!(
                     f,
                     "used more memory than its limit of {} and was ended",
                     bytes_in_words(*limit)
                 )
             }
-            Self::OutOfMemory { limit: None } => {
+            Self::OutOfMemory { limit: None, ceiling: None } => {
                 write!(f, "was ended because the machine had no memory left")
             }
             Self::FileTooLarge { limit: Some(limit) } => {

@@ -18,12 +18,12 @@ use tokio::{
 use crate::{
     fact::{Events, Facts},
     gate::House,
-    isolation::{self, Enclosure, Held, Machine},
+    isolation::{self, Ceiling, Enclosure, Held, Machine},
     keeper::{Keeper, Order},
     life::Life,
     local::LocalTool,
     manifest::{self, Invalid, Loaded, Problem, Report, names},
-    plan::{Level, Limits, Plan, PluginPlan, Timeouts, ToolPlan},
+    plan::{Ceilings, Level, Limits, Plan, PluginPlan, Timeouts, ToolPlan},
     reason::{Private, Reason},
     registry::{Approver, Bounds, Cell, NOT_GRANTED, Question, Refused, Registry},
     service::{Service, ServiceCall, service},
@@ -51,6 +51,7 @@ struct Inner {
     facts: Facts,
     lines: broadcast::Sender<StderrLine>,
     cells: Vec<Arc<Cell>>,
+    ceiling: Arc<Ceiling>,
     keepers: tokio::sync::Mutex<Vec<JoinHandle<()>>>,
 }
 
@@ -103,10 +104,13 @@ impl std::fmt::Debug for Builder {
 }
 
 impl Builder {
-    /// Adds all plugins of a plan.
+    /// Adds all plugins of a plan, and its bounds on all of them; the last that are said hold.
     #[must_use]
     pub fn plan(mut self, plan: Plan) -> Self {
         self.plan.plugins.extend(plan.plugins);
+        let Ceilings { memory_bytes, processes } = plan.ceilings;
+        self.plan.ceilings.memory_bytes = memory_bytes.or(self.plan.ceilings.memory_bytes);
+        self.plan.ceilings.processes = processes.or(self.plan.ceilings.processes);
         self
     }
 
@@ -212,10 +216,11 @@ impl Builder {
         let mut cells = Vec::new();
         let mut keepers = Vec::new();
         let helper = Arc::default();
+        let ceiling = Arc::new(Ceiling::new(self.plan.ceilings));
         for mut plugin in self.plan.plugins {
             if plugin.enabled && plugin.sandbox.level != Level::None {
                 // What is refused is refused when it starts, with its reason.
-                let degraded = isolation::degraded(&plugin, Machine::here());
+                let degraded = isolation::degraded(&plugin, ceiling.limits(), Machine::here());
                 plugin.degraded.extend(degraded.into_iter().flatten());
             }
             let off = (!plugin.enabled).then_some(Off::Disabled);
@@ -230,7 +235,7 @@ impl Builder {
                     facts.clone(),
                     lines.clone(),
                     inbox,
-                    Enclosure::new(Arc::clone(&helper), facts.clone()),
+                    Enclosure::new(Arc::clone(&helper), facts.clone(), Arc::clone(&ceiling)),
                 );
                 keepers.push(tokio::spawn(keeper.keep()));
             }
@@ -241,8 +246,8 @@ impl Builder {
             cells.push(Arc::new(cell(plan, mpsc::unbounded_channel().0, Some(Off::Invalid(why)))));
         }
         registry.set_plugins(cells.iter());
-        let inner =
-            Inner { registry, facts, lines, cells, keepers: tokio::sync::Mutex::new(keepers) };
+        let keepers = tokio::sync::Mutex::new(keepers);
+        let inner = Inner { registry, facts, lines, cells, ceiling, keepers };
         Ok(Supervisor(Arc::new(inner)))
     }
 }
@@ -416,6 +421,21 @@ impl Supervisor {
         self.order(name, Order::Hold(held))?;
         // Fails only if the keeper is gone, and with it the process.
         Ok(wait.await.unwrap_or_default())
+    }
+
+    /// Bounds on all plugins together, as they are set now.
+    pub fn ceilings(&self) -> Ceilings {
+        self.0.ceiling.limits()
+    }
+
+    /// Sets bounds on all plugins together, if there are others to set, until the supervisor
+    /// ends, and says what holds. What the system does not take stays as it was, and so does
+    /// whether there is such a bound. Blocks while the system takes memory back.
+    pub fn hold_all(&self, others: Option<Ceilings>) -> Vec<Held> {
+        if self.ceilings() == Ceilings::default() && others.is_none_or(|it| it == self.ceilings()) {
+            return Vec::new();
+        }
+        Machine::here().cgroups.hold_all(&self.0.ceiling, others)
     }
 
     fn cell(&self, name: &str) -> Result<&Arc<Cell>, NoSuchPlugin> {

@@ -14,8 +14,8 @@ use plugbay_supervisor::{
         load_text, schema,
     },
     plan::{
-        Approval, Effect, FileGrant, IfMissing, Item, Level, Network, PluginPlan, RestartWhen,
-        Secret,
+        Approval, Ceilings, Effect, FileGrant, IfMissing, Item, Level, Network, PluginPlan,
+        RestartWhen, Secret,
     },
 };
 
@@ -306,12 +306,17 @@ fn what_is_not_enforced_is_shown_with_the_plugin() {
     let loaded = good("everything");
     let geocode = &plugin(&loaded, "geocode").degraded;
     insta::assert_snapshot!("degraded", geocode.join("\n"));
+    let ceilings = Ceilings { memory_bytes: Some(2 << 30), processes: Some(256) };
+    assert_eq!(loaded.plan.ceilings, ceilings);
     let tickets = &plugin(&loaded, "tickets").degraded;
-    assert!(tickets.iter().any(|it| it.starts_with("host.memory = 2GiB ")), "{tickets:?}");
     assert!(!tickets.iter().any(|it| it.starts_with("grant.net")), "{tickets:?}");
     // Each is warned of once, however many plugins it holds for.
-    let memory = loaded.report.problems.iter().filter(|it| it.message.contains("host.memory"));
-    assert_eq!(memory.count(), 1);
+    let overflow = loaded.report.problems.iter().filter(|it| it.message.contains("overflow"));
+    assert_eq!(overflow.count(), 1);
+    // Who has no sandbox is not counted to the others.
+    let bare = load_wrong(&Path::new(FOLDER).join("limits-not-enforced.toml"));
+    let hello = &plugin(&bare, "hello").degraded;
+    assert!(hello.iter().any(|it| it.starts_with("host.memory = 2GiB ")), "{hello:?}");
 }
 
 #[test]

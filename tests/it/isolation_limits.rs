@@ -4,9 +4,9 @@
 use std::fs;
 
 use plugbay_supervisor::{
-    Fact, PluginPlan,
+    Builder, Fact, PluginPlan,
     isolation::{Held, Machine},
-    plan::{IfMissing, Level, Limits},
+    plan::{Ceilings, IfMissing, Item, Level, Limits, Plan},
 };
 use serde_json::json;
 
@@ -192,6 +192,21 @@ fn without_cgroups_what_can_be_had_otherwise_is_had_and_the_rest_refused() {
         assert!(error.to_string().contains("cannot be held to `memory`"), "{error}");
         stage.end().await;
 
+        // All plugins together can be held to nothing else.
+        let ceilings = Ceilings { memory_bytes: None, processes: Some(64) };
+        let mut bare = walled(world, Level::Standard);
+        bare.limits.processes = Some(16);
+        let all = Plan { plugins: vec![bare.clone()], ceilings };
+        let stage = world.start(Builder::default().plan(all));
+        let error = within("an answer", stage.ready("p")).await.expect_err("it cannot start");
+        assert!(error.to_string().contains("cannot be held to `processes`"), "{error}");
+        stage.end().await;
+        bare.sandbox.prefer = vec![Item::Processes];
+        let stage = world.start(Builder::default().plan(Plan { plugins: vec![bare], ceilings }));
+        stage.up("p").await;
+        assert_eq!(attempt(&stage, "processes until", "", 32).await, "EAGAIN", "its own holds");
+        stage.end().await;
+
         plan.sandbox.if_missing = IfMissing::Warn;
         let stage = world.supervise([plan]);
         stage.up("p").await;
@@ -266,6 +281,141 @@ fn limits_are_changed_while_a_plugin_runs() {
         let limits: Vec<_> = held.iter().map(|it| (it.key, it.limit, &it.refused)).collect();
         let all = [("memory", 96 * MIB), ("cpu", 20), ("processes", 16)];
         assert_eq!(limits, all.map(|(key, limit)| (key, Some(limit), &None)));
+        stage.end().await;
+    });
+}
+
+/// Three plugins that have one ceiling, each with its own tool.
+async fn three(world: &World, ceilings: Ceilings, set: impl Fn(&mut Limits)) -> Stage {
+    let plugins = ["a", "b", "c"].map(|name| {
+        let mut plan = walled(world, Level::Standard);
+        plan.name = name.into();
+        plan.prefix = Some(name.into());
+        set(&mut plan.limits);
+        plan
+    });
+    let plan = Plan { plugins: plugins.into(), ceilings };
+    let stage = world.start(Builder::default().plan(plan));
+    for name in ["a", "b", "c"] {
+        stage.up(name).await;
+    }
+    stage
+}
+
+/// What a deed of one of them came to, if it lived to say.
+async fn deed(stage: &Stage, plugin: &str, deed: &str, number: u64) -> Option<String> {
+    let args = json!({ "deed": deed, "number": number });
+    stage.call(&format!("{plugin}_try"), args).await.ok().map(|it| it.text())
+}
+
+/// The kernel ends the one that has the most, which need not be the one that asked last.
+#[test]
+fn plugins_that_together_use_too_much_memory_lose_one_and_it_is_said_why() {
+    alone(async |world| {
+        if !has_cgroups() {
+            return;
+        }
+        let ceilings = Ceilings { memory_bytes: Some(128 * MIB), processes: None };
+        let stage = three(world, ceilings, |it| it.memory_bytes = Some(96 * MIB)).await;
+        assert!(deed(&stage, "a", "memory, kept", 80 * MIB).await.is_some(), "below its own");
+        assert!(deed(&stage, "b", "memory, kept", 60 * MIB).await.is_some(), "there is room now");
+        let (reason, rung) = stage.exit("a").await;
+        assert_eq!((reason.kind(), reason.code()), ("host_out_of_memory", Some("PB0516")));
+        assert!(reason.to_string().contains("together used the 128MiB"), "{reason}");
+        assert_eq!(rung, None, "nobody else ended it");
+        // Whoever goes over its own limit is told of that one.
+        assert_eq!(deed(&stage, "b", "memory, kept", 90 * MIB).await, None);
+        let (reason, _) = stage.exit("b").await;
+        assert_eq!(reason.kind(), "out_of_memory");
+        assert!(reason.to_string().contains("its limit of 96MiB"), "{reason}");
+        assert!(deed(&stage, "c", "memory", 16 * MIB).await.is_some());
+        assert_eq!(stage.starts("c"), 1, "it has seen nothing of that");
+        stage.end().await;
+
+        // Also one that has no limit of its own.
+        let stage = three(world, ceilings, |_| {}).await;
+        assert_eq!(deed(&stage, "a", "memory, kept", 256 * MIB).await, None);
+        assert_eq!(stage.exit("a").await.0.kind(), "host_out_of_memory");
+        assert!(deed(&stage, "b", "memory", 16 * MIB).await.is_some());
+        stage.end().await;
+
+        // The same with more room, where all live.
+        let ceilings = Ceilings { memory_bytes: Some(512 * MIB), processes: None };
+        let stage = three(world, ceilings, |it| it.memory_bytes = Some(96 * MIB)).await;
+        for (name, size) in [("a", 80), ("b", 60), ("c", 60)] {
+            assert!(deed(&stage, name, "memory, kept", size * MIB).await.is_some());
+        }
+        stage.end().await;
+    });
+}
+
+#[test]
+fn plugins_that_together_start_too_many_processes_are_refused_one() {
+    alone(async |world| {
+        if !has_cgroups() {
+            return;
+        }
+        let ceilings = Ceilings { memory_bytes: None, processes: Some(48) };
+        let stage = three(world, ceilings, |it| it.processes = Some(40)).await;
+        assert_eq!(deed(&stage, "a", "processes, kept", 20).await.as_deref(), Some("ok 20"));
+        let refused = deed(&stage, "b", "processes until", 30).await;
+        assert_eq!(refused.as_deref(), Some("EAGAIN"));
+        assert_eq!(deed(&stage, "b", "processes until", 4).await.as_deref(), Some("ok 4"));
+        assert_eq!(deed(&stage, "c", "processes until", 4).await.as_deref(), Some("ok 4"));
+        stage.down("b").await;
+        stage.exit("b").await;
+        let counted = stage.facts(|fact| match fact {
+            Fact::Remains { refused, refused_to_all, .. } => Some((*refused, *refused_to_all)),
+            _ => None,
+        });
+        assert!(matches!(counted.as_slice(), [(0, 1..)]), "{counted:?}");
+        stage.end().await;
+
+        // What its own limit refuses is not laid to the others.
+        let stage = three(world, ceilings, |it| it.processes = Some(16)).await;
+        assert_eq!(deed(&stage, "a", "processes until", 30).await.as_deref(), Some("EAGAIN"));
+        stage.down("a").await;
+        stage.exit("a").await;
+        let counted = stage.facts(|fact| match fact {
+            Fact::Remains { refused, refused_to_all, .. } => Some((*refused, *refused_to_all)),
+            _ => None,
+        });
+        assert!(matches!(counted.as_slice(), [(1.., 0)]), "{counted:?}");
+        stage.end().await;
+        assert!(cgroups(std::process::id()).is_empty(), "the one for all is gone as well");
+    });
+}
+
+#[test]
+fn a_ceiling_is_changed_while_plugins_run() {
+    alone(async |world| {
+        if !has_cgroups() {
+            return;
+        }
+        let ceilings = Ceilings { memory_bytes: Some(128 * MIB), processes: None };
+        let stage = three(world, ceilings, |_| {}).await;
+        let said = |others: Option<Ceilings>| -> Vec<_> {
+            let held = stage.hold_all(others).into_iter();
+            held.map(|it| (it.key, it.limit, it.refused)).collect()
+        };
+        assert_eq!(said(None), [("memory", Some(128 * MIB), None)]);
+        let more = Ceilings { memory_bytes: Some(512 * MIB), processes: Some(64) };
+        let words = "no limit of this kind was set when plugbay started".to_owned();
+        let all = [("memory", Some(512 * MIB), None), ("processes", None, Some(words))].to_vec();
+        assert_eq!(said(Some(more)), all);
+        let now = Ceilings { memory_bytes: Some(512 * MIB), processes: None };
+        assert_eq!(stage.ceilings(), now, "what is not taken stays as it was");
+        assert!(deed(&stage, "a", "memory, kept", 200 * MIB).await.is_some());
+
+        // Less than they use. What starts next starts under what holds.
+        let less = Ceilings { memory_bytes: Some(64 * MIB), ..now };
+        let [(_, limit, Some(refused))] = &said(Some(less))[..] else { panic!("it is taken") };
+        assert_eq!(*limit, Some(512 * MIB));
+        assert!(refused.starts_with("it uses "), "{refused}");
+        stage.restart("b").expect("it is in the plan");
+        stage.up("b").await;
+        assert_eq!(stage.ceilings(), now);
+        assert_eq!(said(None), [("memory", Some(512 * MIB), None)]);
         stage.end().await;
     });
 }

@@ -18,7 +18,11 @@ use nix::{
     sys::signal::{Signal, kill},
     unistd::Pid,
 };
-use plugbay_supervisor::{PluginPlan, Supervisor, isolation::Machine, plan::Level};
+use plugbay_supervisor::{
+    PluginPlan, Supervisor,
+    isolation::Machine,
+    plan::{Ceilings, Level, Plan},
+};
 
 use crate::world::{MARK, Mark, cgroups, command, eventually};
 
@@ -62,7 +66,9 @@ fn victim(level: &str) {
         ] {
             *time = Duration::from_millis(5);
         }
-        let mut builder = Supervisor::builder().plugin(tough);
+        let ceilings = Ceilings { memory_bytes: Some(4 << 30), processes: Some(512) };
+        let plan = Plan { plugins: vec![tough], ceilings };
+        let mut builder = Supervisor::builder().plan(plan);
         for (name, mode) in [
             ("escapes", "escape-child life=60"),
             ("daemon", "kin way=daemon n=2 life=60"),

@@ -19,12 +19,25 @@ struct Known {
     degraded: Vec<String>,
 }
 
+/// What a plugbay says of all plugins together.
+#[derive(Debug, Deserialize)]
+struct Host {
+    bounds: Vec<Bound>,
+}
+
 pub(super) async fn show(args: &ShowLimits, screen: &Screen) -> Outcome {
     let client = Client::find(&args.target).await?;
-    let request = Request::Limits { plugin: args.name.clone() };
+    let request = match &args.name {
+        Some(plugin) => Request::Limits { plugin: plugin.clone() },
+        None => Request::Ceilings,
+    };
     let known = client.ask(&request, nothing).await?;
     if args.json {
         return screen.json(&known).map(|()| Exit::Fine);
+    }
+    if args.host {
+        let Host { bounds } = read(known)?;
+        return screen.data(&running::ceilings(&bounds)).map(|()| Exit::Fine);
     }
     let Known { bounds, calls, degraded } = read(known)?;
     screen.data(&running::limits(&bounds, calls))?;
@@ -35,16 +48,25 @@ pub(super) async fn show(args: &ShowLimits, screen: &Screen) -> Outcome {
 }
 
 pub(super) async fn set(args: &SetLimits, screen: &Screen) -> Outcome {
-    let changes = args.changes.iter().map(|it| change(it)).collect::<Outcome<Vec<_>>>()?;
+    // Without a plugin the first word is a change, too.
+    let first = args.host.then_some(&args.name).into_iter();
+    let changes = first.chain(&args.changes).map(|it| change(it)).collect::<Outcome<Vec<_>>>()?;
     let client = Client::find(&args.target).await?;
     let before = client.again().await?;
-    let before = before.ask(&Request::Limits { plugin: args.name.clone() }, nothing).await?;
-    let request = Request::SetLimits { plugin: args.name.clone(), set: changes };
-    let known = client.ask(&request, nothing).await?;
+    let (look, order) = match args.host {
+        true => (Request::Ceilings, Request::SetCeilings { set: changes }),
+        false => {
+            let plugin = args.name.clone();
+            let look = Request::Limits { plugin: plugin.clone() };
+            (look, Request::SetLimits { plugin, set: changes })
+        }
+    };
+    let before = before.ask(&look, nothing).await?;
+    let known = client.ask(&order, nothing).await?;
     if args.json {
         return screen.json(&known).map(|()| Exit::Fine);
     }
-    let (before, after): (Known, Known) = (read(before)?, read(known)?);
+    let (before, after): (Host, Host) = (read(before)?, read(known)?);
     let pairs = before.bounds.iter().zip(&after.bounds);
     let changed: Vec<(&Bound, &Bound)> =
         pairs.filter(|(old, new)| old.value != new.value).collect();
@@ -52,11 +74,22 @@ pub(super) async fn set(args: &SetLimits, screen: &Screen) -> Outcome {
         let when = match (new.at_once, &new.holds, &new.refused) {
             (_, _, Some(why)) => format!("from its next process on: {why}"),
             (true, Some(_), None) => "at once".to_owned(),
+            (true, None, None) if args.host => "from the first plugin on".to_owned(),
             (true, None, None) => "from the next call on".to_owned(),
             (false, _, None) => "from its next process on".to_owned(),
         };
         let text = format!("{} {} -> {}, {when}", new.key, old.value, new.value);
         screen.status(&Status::new(GOOD, "Set", text));
+    }
+    // Of all plugins, what is refused has no next process to wait for.
+    let refused = after.bounds.iter().filter(|it| args.host && it.refused.is_some());
+    let refused: Vec<&Bound> = refused.collect();
+    for it in &refused {
+        let why = it.refused.as_deref().unwrap_or_default();
+        screen.status(&Status::new(WARN, "Refused", format!("{} {}: {why}", it.key, it.value)));
+    }
+    if !refused.is_empty() {
+        return Ok(Exit::Bad);
     }
     if changed.is_empty() {
         screen.status(&Status::new(PLAIN, "Unchanged", "all of it was so already"));

@@ -8,7 +8,10 @@ use std::{
 };
 
 use nix::sys::resource::{UsageWho, getrusage};
-use plugbay_supervisor::{NotReady, PluginPlan, Supervisor, plan::Level};
+use plugbay_supervisor::{
+    NotReady, PluginPlan, Supervisor,
+    plan::{Ceilings, Level, Plan},
+};
 use serde::Serialize;
 use serde_json::json;
 
@@ -29,10 +32,10 @@ const CPU_PERCENT: u32 = 20;
 /// For how long a probe works, of which it may have a fifth.
 const WORK: Duration = Duration::from_secs(1);
 
-/// One limit: how it is set, and what shows that it holds.
+/// One limit, of a plugin or of all: how it is set, and what shows that it holds.
 struct Proof {
     limit: &'static str,
-    set: fn(&mut PluginPlan),
+    set: fn(&mut PluginPlan, &mut Ceilings),
     /// What a probe that was stopped there says, or what is said of its end.
     holds: fn(kind: &str, said: &str) -> bool,
 }
@@ -40,12 +43,12 @@ struct Proof {
 const PROOFS: &[Proof] = &[
     Proof {
         limit: "memory",
-        set: |plan| plan.limits.memory_bytes = Some(MEMORY),
+        set: |plan, _| plan.limits.memory_bytes = Some(MEMORY),
         holds: |kind, _| kind == "out_of_memory",
     },
     Proof {
         limit: "cpu",
-        set: |plan| plan.limits.cpu_percent = Some(CPU_PERCENT),
+        set: |plan, _| plan.limits.cpu_percent = Some(CPU_PERCENT),
         // What the first period gives comes on top; on a busy machine it is less.
         holds: |_, said| {
             let spent = said.split_whitespace().next().and_then(|it| it.parse::<u64>().ok());
@@ -54,18 +57,28 @@ const PROOFS: &[Proof] = &[
     },
     Proof {
         limit: "processes",
-        set: |plan| plan.limits.processes = Some(PROCESSES),
+        set: |plan, _| plan.limits.processes = Some(PROCESSES),
         holds: |_, said| said.starts_with("refused after "),
     },
     Proof {
         limit: "open_files",
-        set: |plan| plan.limits.open_files = Some(FILES),
+        set: |plan, _| plan.limits.open_files = Some(FILES),
         holds: |_, said| said.starts_with("refused after "),
     },
     Proof {
         limit: "file",
-        set: |plan| plan.limits.file_bytes = Some(FILE),
+        set: |plan, _| plan.limits.file_bytes = Some(FILE),
         holds: |kind, _| kind == "file_too_large",
+    },
+    Proof {
+        limit: "host.memory",
+        set: |_, all| all.memory_bytes = Some(MEMORY),
+        holds: |kind, _| kind == "host_out_of_memory",
+    },
+    Proof {
+        limit: "host.processes",
+        set: |_, all| all.processes = Some(PROCESSES),
+        holds: |_, said| said.starts_with("refused after "),
     },
 ];
 
@@ -96,12 +109,14 @@ pub(super) async fn test(args: &TestLimits, screen: &Screen) -> Outcome {
 
 /// Runs the probe, which never says hello: how it ends is what is looked at.
 async fn prove(proof: &Proof, program: &str) -> Outcome<Result> {
-    let command = [program, "limits", "probe", proof.limit].map(str::to_owned);
+    let deed = proof.limit.trim_start_matches("host.");
+    let command = [program, "limits", "probe", deed].map(str::to_owned);
     let mut plan = PluginPlan::new("probe", command.to_vec(), "/");
     plan.sandbox.level = Level::Standard;
     plan.restart.budget = 0;
-    (proof.set)(&mut plan);
-    let supervisor = Supervisor::builder().plugin(plan).start();
+    let mut ceilings = Ceilings::default();
+    (proof.set)(&mut plan, &mut ceilings);
+    let supervisor = Supervisor::start(Plan { plugins: vec![plan], ceilings });
     let supervisor = supervisor.map_err(|error| Trouble::new(Exit::Bad, error.to_string()))?;
     let ready = supervisor.ready("probe").await;
     supervisor.shutdown().await;

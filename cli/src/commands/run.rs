@@ -59,6 +59,7 @@ pub(super) async fn run(args: &Run, screen: &Screen) -> Outcome {
             hello: Hello::new(&from),
             unknown,
             first,
+            ceilings: supervisor.ceilings(),
             may: is_ours,
         };
         Counter::open(place, listener, follow, service)

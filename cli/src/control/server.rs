@@ -10,6 +10,7 @@ use std::{
 
 use plugbay_supervisor::{
     Call, Caller, PluginPlan, PluginStatus, Progress, Reason, State, Supervisor, manifest,
+    plan::{Ceilings, Limits},
 };
 use serde_json::{Map, Value, json};
 use tokio::{
@@ -51,8 +52,19 @@ pub(crate) struct Service {
     pub(crate) unknown: Vec<String>,
     /// The bounds that each plugin began with.
     pub(crate) first: HashMap<String, Vec<manifest::Bound>>,
+    /// Those on all plugins together, likewise.
+    pub(crate) ceilings: Ceilings,
     /// Whether a user may connect, by its id.
     pub(crate) may: fn(u32) -> bool,
+}
+
+/// A number of what a key bounds.
+fn in_words(key: &str, number: u64) -> String {
+    match key {
+        "memory" => crate::render::facts::bytes(number),
+        "cpu" => format!("{number}%"),
+        _ => number.to_string(),
+    }
 }
 
 /// Whether it is our own user, or root, who may do anything anyway.
@@ -183,6 +195,12 @@ impl Service {
                 self.supervisor.set_bounds(&plugin, plan.limits, plan.timeouts)?;
                 self.limits(&plugin).await
             }
+            Request::Ceilings => self.ceilings(None).await,
+            Request::SetCeilings { set } => {
+                let wanted = manifest::adjust_ceilings(self.supervisor.ceilings(), &set)
+                    .map_err(|report| Trouble::of_report(&report))?;
+                self.ceilings(Some(wanted)).await
+            }
             Request::Tools => self.tools().await,
             Request::Find { tool, deadline_ms } => {
                 let total = deadline_ms.map(Duration::from_millis);
@@ -264,11 +282,7 @@ impl Service {
                 () => "default",
             };
             let held = held.iter().find(|it| it.key == now.key);
-            let words = |number: u64| match now.key {
-                "memory" => crate::render::facts::bytes(number),
-                "cpu" => format!("{number}%"),
-                _ => number.to_string(),
-            };
+            let words = |number| in_words(now.key, number);
             Bound {
                 at_once: now.at_once || held.is_some_and(|it| it.refused.is_none()),
                 holds: held.and_then(|it| it.limit).map(words),
@@ -278,6 +292,7 @@ impl Service {
                 value: now.value,
                 from: from.into(),
                 was,
+                promised: None,
             }
         };
         let bounds: Vec<Bound> = manifest::bounds(&plan).into_iter().map(bound).collect();
@@ -285,6 +300,51 @@ impl Service {
             "plugin": status.name, "bounds": bounds, "calls": status.calls,
             "degraded": status.degraded,
         }))
+    }
+
+    /// The bounds on all plugins together, after they have been set to others if there are some.
+    async fn ceilings(&self, others: Option<Ceilings>) -> Outcome<Value> {
+        let supervisor = self.supervisor.clone();
+        // It may have to wait for memory.
+        let held = tokio::task::spawn_blocking(move || supervisor.hold_all(others)).await;
+        let held = held.unwrap_or_default();
+        let now = self.supervisor.ceilings();
+        let names: Vec<String> = self.supervisor.plugins().into_iter().map(|it| it.name).collect();
+        let mut limits = Vec::new();
+        for name in &names {
+            limits.push(self.supervisor.plan(name)?.limits);
+        }
+        // Of those that have a limit.
+        let promised = |key: &str| -> u64 {
+            let of = |it: &Limits| match key {
+                "memory" => it.memory_bytes.unwrap_or(0),
+                _ => it.processes.map_or(0, u64::from),
+            };
+            limits.iter().map(of).fold(0, u64::saturating_add)
+        };
+        let bound = |(now, first): (manifest::Bound, manifest::Bound)| {
+            let held = held.iter().find(|it| it.key == now.key);
+            let words = |number| in_words(now.key, number);
+            let was = Some(first.value).filter(|it| *it != now.value);
+            let from = match () {
+                () if was.is_some() => "changed",
+                () if now.value == "-" => "default",
+                () => "manifest",
+            };
+            Bound {
+                at_once: true,
+                promised: Some(words(promised(now.key))),
+                holds: held.and_then(|it| it.limit).map(words),
+                used: held.and_then(|it| it.used).map(words),
+                refused: held.and_then(|it| it.refused.clone()),
+                key: now.key.into(),
+                value: now.value,
+                from: from.into(),
+                was,
+            }
+        };
+        let bounds = manifest::ceilings(now).into_iter().zip(manifest::ceilings(self.ceilings));
+        Ok(json!({ "bounds": bounds.map(bound).collect::<Vec<Bound>>() }))
     }
 
     async fn logs(
@@ -412,6 +472,7 @@ mod tests {
             hello: Hello::new("a test"),
             unknown: Vec::new(),
             first: HashMap::new(),
+            ceilings: Ceilings::default(),
             may,
         };
         let mut all = JoinSet::new();

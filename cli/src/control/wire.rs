@@ -38,6 +38,10 @@ pub(crate) enum Request {
     Limits { plugin: String },
     /// Change some of them: pairs of key and value.
     SetLimits { plugin: String, set: Vec<(String, String)> },
+    /// The bounds on all plugins together.
+    Ceilings,
+    /// Change some of them: pairs of key and value.
+    SetCeilings { set: Vec<(String, String)> },
     /// All tools.
     Tools,
     /// One tool.
@@ -141,6 +145,9 @@ pub(crate) struct Bound {
     /// Why the value does not hold before the next process.
     #[serde(default)]
     pub(crate) refused: Option<String>,
+    /// Of a bound on all plugins together: what the limits of each add up to.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) promised: Option<String>,
 }
 
 /// A reason, as it is said.

@@ -21,11 +21,21 @@ pub(crate) fn line(
             loud(GOOD, "Hello", format!("{plugin} is {id} {version} ({})", short(*took)))
         }
         Fact::Became { plugin, state, reason } => became(plugin, *state, reason, tools),
-        Fact::Remains { plugin, left_behind, refused, killed, cpu, resident_bytes, .. } => {
+        Fact::Remains {
+            plugin,
+            left_behind,
+            refused,
+            refused_to_all,
+            killed,
+            cpu,
+            resident_bytes,
+            ..
+        } => {
             let all = [
                 (u64::from(*left_behind), "processes that it had left behind were ended"),
                 (*refused, "forks were refused by limits.processes"),
-                (*killed, "of its processes were killed by limits.memory"),
+                (*refused_to_all, "forks were refused by host.processes"),
+                (*killed, "of its processes were killed because memory was spent"),
             ];
             let words = all.iter().filter(|(count, _)| 0 < *count);
             let words: Vec<_> = words.map(|(count, what)| format!("{count} {what}")).collect();
@@ -161,11 +171,20 @@ pub(crate) fn to_json(event: &Event) -> Value {
         Fact::Became { plugin, state, reason } => {
             ("became", json!({ "plugin": &**plugin, "state": state, "reason": &**reason }))
         }
-        Fact::Remains { plugin, pid, left_behind, refused, killed, cpu, resident_bytes } => (
+        Fact::Remains {
+            plugin,
+            pid,
+            left_behind,
+            refused,
+            refused_to_all,
+            killed,
+            cpu,
+            resident_bytes,
+        } => (
             "remains",
             json!({
                 "plugin": &**plugin, "pid": pid, "left_behind": left_behind,
-                "forks_refused": refused, "killed_for_memory": killed,
+                "forks_refused": refused, "forks_refused_to_all": refused_to_all, "killed_for_memory": killed,
                 "cpu_ms": ms(*cpu), "resident_bytes": resident_bytes,
             }),
         ),

@@ -95,6 +95,23 @@ pub(crate) fn limits(bounds: &[Bound], calls: usize) -> String {
     styled(&rows, |row, _| (row == 0).then_some(DIM))
 }
 
+/// All bounds on all plugins together, a line each.
+pub(crate) fn ceilings(bounds: &[Bound]) -> String {
+    let head = ["LIMIT", "SET", "FROM", "PROMISED", "NOW"].map(str::to_owned);
+    let row = |it: &Bound| {
+        let was = it.was.as_ref().map_or(String::new(), |was| format!(", was {}", one_line(was)));
+        let now = match (&it.used, &it.holds) {
+            (Some(used), Some(holds)) => format!("{used} of {holds}"),
+            _ => "-".into(),
+        };
+        let from = format!("{}{was}", one_line(&it.from));
+        let promised = it.promised.as_deref().unwrap_or("-");
+        [one_line(&it.key), one_line(&it.value), from, one_line(promised), one_line(&now)]
+    };
+    let rows: Vec<[String; 5]> = std::iter::once(head).chain(bounds.iter().map(row)).collect();
+    styled(&rows, |row, _| (row == 0).then_some(DIM))
+}
+
 /// What is known about one plugin.
 #[derive(Debug, Deserialize)]
 pub(crate) struct Known {

@@ -9,6 +9,7 @@ use std::{
 };
 
 use nix::sys::signal::Signal;
+use plugbay_supervisor::isolation::Machine;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -502,5 +503,38 @@ fn systemd_is_told_how_it_goes() {
     end(child).with(0, &[]);
     let said = said.into_inner();
     assert_eq!(said.iter().filter(|it| *it == "READY=1").count(), 1, "{said:?}");
+    greet.is_gone();
+}
+
+#[test]
+fn bounds_on_all_plugins_are_shown_and_changed_while_they_run() {
+    let greet = Fixture::of(&greeter());
+    let table = "[plugins.greet.limits]\nmemory = \"3GiB\"\n[host]\nmemory = \"2GiB\"\n";
+    let place = Place::new(&format!("{}{table}", plugin("greet", &greet.command)));
+    let daemon = place.daemon(&[]);
+    let show = |parts: &[&str]| {
+        let ended = place.run(&["limits", "show", "--host"]).with(0, &[]);
+        let words: Vec<&str> = ended.stdout.split_whitespace().collect();
+        let said = words.join(" ");
+        assert!(parts.iter().all(|it| said.contains(it)), "{said}");
+    };
+    // More is promised than there is: that is allowed, and shown.
+    show(&["memory 2GiB manifest 3.0 GiB", "processes - default 0 -"]);
+    let set = |change: &[&str]| place.run(&[&["limits", "set", "--host"], change].concat());
+    match &Machine::here().cgroups.memory {
+        Ok(()) => {
+            let said = "Set memory 2GiB -> 4GiB, from the first plugin on";
+            set(&["memory=4GiB"]).with(0, &[said]);
+            show(&["memory 4GiB changed, was 2GiB 3.0 GiB"]);
+        }
+        Err(_) => drop(set(&["memory=4GiB"]).with(1, &["nothing here can enforce it"])),
+    }
+    let words = "Refused processes -: no limit of this kind was set when plugbay started";
+    set(&["processes=64"]).with(1, &[words]);
+    set(&["memroy=4GiB"]).with(1, &["did you mean `memory`?"]);
+    set(&["state_dir=/x"]).with(1, &["error[PB0701]", "memory, processes"]);
+    set(&["memory"]).with(2, &["expected KEY=VALUE"]);
+    place.run(&["limits", "show"]).with(2, &["PLUGIN"]);
+    daemon.end(&place);
     greet.is_gone();
 }

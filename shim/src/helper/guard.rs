@@ -23,7 +23,8 @@ pub(crate) struct Watch {
     null: Option<Fd>,
     /// Another one of us cleans up.
     is_child: bool,
-    sweeps: [Option<Text>; SWEEPS_MAX],
+    /// With whether others use it, too.
+    sweeps: [Option<(bool, Text)>; SWEEPS_MAX],
 }
 
 impl Watch {
@@ -45,8 +46,9 @@ impl Watch {
         sys::signal_on_death_of_parent(sys::SIGCONT)
     }
 
-    pub(crate) fn sweep_later(&mut self, folder: Text) -> Result<()> {
-        *self.sweeps.iter_mut().find(|it| it.is_none()).ok_or(EOVERFLOW)? = Some(folder);
+    pub(crate) fn sweep_later(&mut self, is_shared: bool, folder: Text) -> Result<()> {
+        let free = self.sweeps.iter_mut().find(|it| it.is_none()).ok_or(EOVERFLOW)?;
+        *free = Some((is_shared, folder));
         Ok(())
     }
 
@@ -127,11 +129,12 @@ impl Watch {
                 break;
             }
         }
-        for folder in self.sweeps.iter().flatten() {
+        for (is_shared, folder) in self.sweeps.iter().flatten() {
             for _ in 0..TRIES {
                 match sys::remove_folder(folder) {
-                    // The kernel needs a moment to see that it is empty.
-                    Err(EBUSY) => sys::poll(&mut [], Some(1)).unwrap_or(()),
+                    // The kernel needs a moment to see that it is empty. What is shared is empty
+                    // with what was in it, or another one removes it.
+                    Err(EBUSY) if !is_shared => sys::poll(&mut [], Some(1)).unwrap_or(()),
                     _ => break,
                 }
             }

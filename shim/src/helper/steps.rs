@@ -20,6 +20,9 @@ pub(crate) struct Program {
 const CGROUPS_MAX: usize = 8;
 /// Folders to remove in the end: each cgroup, and the one above it.
 pub(crate) const SWEEPS_MAX: usize = 2 * CGROUPS_MAX;
+/// How often a folder is made in one that others remove. Each time another guard has to end
+/// just then.
+const FOLDER_TRIES: u32 = 1000;
 /// Where the old root lies in the new one.
 const OLD_ROOT: Text = c"/.old";
 
@@ -85,7 +88,10 @@ impl State {
                 let is_v2 = with.word()? != 0;
                 self.cgroup(is_v2, with.text()?)
             }
-            Op::Sweep => self.watch.sweep_later(with.text()?),
+            Op::Sweep => {
+                let is_shared = with.word()? != 0;
+                self.watch.sweep_later(is_shared, with.text()?)
+            }
             Op::Unshare => sys::unshare(with.word()?),
             Op::Write => {
                 let may_be_missing = with.word()? != 0;
@@ -119,6 +125,10 @@ impl State {
             Op::Folder => {
                 let mode = with.word()?;
                 unless_there(sys::make_folder(with.text()?, mode))
+            }
+            Op::FolderIn => {
+                let mode = with.word()?;
+                folder_in(mode, with.text()?, with.text()?)
             }
             Op::File => sys::open(with.text()?, Open::Create).map(sys::close),
             Op::Symlink => {
@@ -212,6 +222,19 @@ impl State {
         say(Kind::Started, Record::default());
         Err(sys::exec(path, self.program.argv, self.program.env))
     }
+}
+
+/// Makes a folder and the one above it, which another guard may remove in between, for as long
+/// as nothing is in it.
+fn folder_in(mode: u64, above: Text, folder: Text) -> Result<()> {
+    for _ in 0..FOLDER_TRIES {
+        unless_there(sys::make_folder(above, mode))?;
+        match unless_there(sys::make_folder(folder, mode)) {
+            Err(ENOENT) => {}
+            done => return done,
+        }
+    }
+    Err(ENOENT)
 }
 
 fn unless_there(made: Result<()>) -> Result<()> {

@@ -3,12 +3,18 @@
 //! Each start of a plugin has a cgroup of its own below the supervisor's. The helper makes
 //! it, because the helper is there to remove it should the supervisor be killed. Both
 //! versions are served, also side by side, as many systems have them.
+//!
+//! Where all plugins together are bounded, theirs lie in one more, which is there as long as one
+//! of them is: each helper makes it if it must, and tries to remove it after its own.
 
 use std::{
     fs,
     io::{self, Write},
     path::{Path, PathBuf},
-    sync::atomic::{AtomicU32, Ordering},
+    sync::{
+        Mutex, PoisonError,
+        atomic::{AtomicU32, Ordering},
+    },
 };
 
 use nix::libc;
@@ -16,12 +22,18 @@ use plugbay_shim::Script;
 use serde::Serialize;
 
 use super::machine::{Ability, Lack, Probe};
-use crate::{manifest::bytes_in_words, plan::Limits};
+use crate::{
+    manifest::bytes_in_words,
+    plan::{Ceilings, Limits},
+};
 
 /// How the names of our cgroups begin; the supervisor's number follows.
 const FOLDER: &str = "plugbay-";
 /// Over which processor time is counted, in microseconds.
 const PERIOD: u64 = 100_000;
+
+/// The largest page there is.
+const PAGE: u64 = 64 << 10;
 
 const SWAP_V1: &str = "memory.memsw.limit_in_bytes";
 const SWAP_V2: &str = "memory.swap.max";
@@ -79,13 +91,49 @@ impl Controller {
             (Self::Memory, true) => {
                 vec![("memory.max", text), (SWAP_V2, "0".to_owned()), (TOGETHER, "1".to_owned())]
             }
-            // The second counts both, so that there is no swap.
-            (Self::Memory, false) => vec![("memory.limit_in_bytes", text.clone()), (SWAP_V1, text)],
+            // The second counts both, so that there is no swap but for one page: the first has to
+            // be met first, because recent kernels do not count how often the second is.
+            (Self::Memory, false) => {
+                let both = wanted.saturating_add(PAGE).to_string();
+                vec![("memory.limit_in_bytes", text), (SWAP_V1, both)]
+            }
         }
     }
 }
 
-/// A bound of the system on a plugin that runs, as the kernel has it.
+/// Bounds on all plugins of one supervisor together.
+#[derive(Debug)]
+pub(crate) struct Ceiling {
+    /// What the cgroup is called that holds theirs.
+    folder: String,
+    limits: Mutex<Ceilings>,
+}
+
+impl Ceiling {
+    pub(crate) fn new(limits: Ceilings) -> Self {
+        Self { folder: folder("all"), limits: Mutex::new(limits) }
+    }
+
+    /// What they are now.
+    pub(crate) fn limits(&self) -> Ceilings {
+        *self.limits.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The same in the words of one plugin's.
+fn as_limits(ceilings: Ceilings) -> Limits {
+    let Ceilings { memory_bytes, processes } = ceilings;
+    Limits { memory_bytes, processes, ..Limits::default() }
+}
+
+/// A name that no other cgroup has: ours, and what it is for.
+fn folder(of: &str) -> String {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let (pid, number) = (std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+    format!("{FOLDER}{pid}-{number}-{of}")
+}
+
+/// A bound of the system on a plugin that runs, or on all of them, as the kernel has it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Held {
     /// The key in a manifest: `memory`, `cpu` or `processes`.
@@ -223,6 +271,9 @@ fn sweep(own: &Path) {
         let pid = numbers.and_then(|it| it.split('-').next()?.parse::<u32>().ok());
         if pid.is_some_and(|pid| !Path::new("/proc").join(pid.to_string()).exists()) {
             // What is not empty is still somebody's.
+            for below in fs::read_dir(entry.path()).into_iter().flatten().flatten() {
+                fs::remove_dir(below.path()).ok();
+            }
             fs::remove_dir(entry.path()).ok();
         }
     }
@@ -250,7 +301,7 @@ impl Hierarchy {
             processes: Some(16),
             ..Limits::default()
         };
-        let place = self.place("probe");
+        let place = self.place("probe", &Ceilings::default(), None);
         let done = probe.run(|script| {
             place.write(&limits, script);
             script.remove(&place.folder.to_string_lossy());
@@ -294,14 +345,33 @@ impl Hierarchy {
         }
     }
 
-    fn place(&self, plugin: &str) -> Place {
-        static NEXT: AtomicU32 = AtomicU32::new(0);
-        let (pid, number) = (std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+    /// A cgroup for a plugin: in the one for all, where they are bounded together.
+    fn place(&self, plugin: &str, ceilings: &Ceilings, above: Option<&Ceiling>) -> Place {
+        let above = above.and_then(|it| self.above(ceilings, it));
+        let parent = above.as_ref().map_or(&self.own, |it| &it.place.folder);
         Place {
-            folder: self.own.join(format!("{FOLDER}{pid}-{number}-{plugin}")),
+            folder: parent.join(folder(plugin)),
             is_v2: self.is_v2,
+            is_for_all: false,
             controllers: self.controllers.clone(),
+            above,
         }
+    }
+
+    /// The cgroup for all plugins, if it bounds something.
+    fn above(&self, ceilings: &Ceilings, ceiling: &Ceiling) -> Option<Box<Above>> {
+        let limits = as_limits(*ceilings);
+        let wanted = |it: &Controller| it.wanted(&limits).is_some();
+        let controllers: Vec<_> = self.controllers.iter().copied().filter(wanted).collect();
+        if controllers.is_empty() {
+            return None;
+        }
+        let own = CONTROLLERS.iter().filter(|(it, _)| self.controllers.contains(it));
+        let hands_on = own.map(|(_, name)| format!("+{name} ")).collect();
+        let folder = self.own.join(&ceiling.folder);
+        let place = Place { folder, is_v2: self.is_v2, is_for_all: true, controllers, above: None };
+        let before = CONTROLLERS.map(|(it, _)| place.met(it));
+        Some(Box::new(Above { place, limits, hands_on, before }))
     }
 }
 
@@ -313,14 +383,64 @@ fn put(path: &Path, text: &str) -> io::Result<()> {
 impl Cgroups {
     /// Cgroups for one start of a plugin: those that its bounds need, and also the one that
     /// can be killed, if wanted.
-    pub(crate) fn cage(&self, plugin: &str, limits: &Limits, to_kill: bool) -> Cage {
+    pub(crate) fn cage(
+        &self,
+        plugin: &str,
+        limits: &Limits,
+        ceiling: &Ceiling,
+        to_kill: bool,
+    ) -> Cage {
         let needs = |controller: &Controller| controller.wanted(limits).is_some();
+        let ceilings = ceiling.limits();
         let places = self.hierarchies.iter().filter_map(|hierarchy| {
-            let mut place = hierarchy.place(plugin);
+            let mut place = hierarchy.place(plugin, &ceilings, Some(ceiling));
             place.controllers.retain(needs);
-            (hierarchy.is_v2 && to_kill || !place.controllers.is_empty()).then_some(place)
+            let is_needed = place.above.is_some() || !place.controllers.is_empty();
+            (hierarchy.is_v2 && to_kill || is_needed).then_some(place)
         });
         Cage { places: places.collect() }
+    }
+
+    /// What holds of the bounds on all plugins together, after they have been set to others if
+    /// there are some. What the system does not take stays as it was.
+    pub(crate) fn hold_all(&self, ceiling: &Ceiling, others: Option<Ceilings>) -> Vec<Held> {
+        let mut limits = ceiling.limits.lock().unwrap_or_else(PoisonError::into_inner);
+        let (before, mut after) = (as_limits(*limits), *limits);
+        let wanted = as_limits(others.unwrap_or(*limits));
+        let held = |controller: Controller| {
+            let above = self.hierarchies.iter().find_map(|it| {
+                let above = it.above(&limits, ceiling)?;
+                above.place.controllers.contains(&controller).then_some(above.place)
+            });
+            let refused = match (controller.wanted(&before), controller.wanted(&wanted), &above) {
+                (None, None, _) => return None,
+                (None, Some(_), _) => {
+                    Err("no limit of this kind was set when plugbay started".to_owned())
+                }
+                (Some(_), None, _) => Err("a limit is not lifted while plugbay runs".to_owned()),
+                (Some(_), Some(_), None) => Err("nothing here can enforce it".to_owned()),
+                // It holds from the first plugin on.
+                (Some(_), Some(_), Some(above)) if !above.folder.exists() => Ok(()),
+                (Some(old), Some(new), Some(_)) if old == new => Ok(()),
+                (Some(_), Some(_), Some(above)) => above.change(controller, &wanted),
+            };
+            match (controller, &refused) {
+                (Controller::Memory, Ok(())) => after.memory_bytes = wanted.memory_bytes,
+                (Controller::Processes, Ok(())) => after.processes = wanted.processes,
+                _ => {}
+            }
+            let above = above.as_ref().filter(|it| it.folder.exists());
+            Some(Held {
+                key: controller.key(),
+                limit: above.and_then(|it| it.limit(controller)),
+                used: above.and_then(|it| it.used(controller)),
+                refused: refused.err(),
+            })
+        };
+        let held = [Controller::Memory, Controller::Processes].into_iter().filter_map(held);
+        let held = held.collect();
+        *limits = after;
+        held
     }
 }
 
@@ -335,8 +455,23 @@ pub(crate) struct Cage {
 struct Place {
     folder: PathBuf,
     is_v2: bool,
+    /// Whether others are in it, too.
+    is_for_all: bool,
     /// What is bounded here.
     controllers: Vec<Controller>,
+    /// The one that it lies in, if that is for all plugins.
+    above: Option<Box<Above>>,
+}
+
+/// The cgroup of all plugins together, as one of them sees it that is about to start.
+#[derive(Debug)]
+struct Above {
+    place: Place,
+    limits: Limits,
+    /// Of version 2: which controllers those in it are given.
+    hands_on: String,
+    /// How often each of its bounds had been met by then.
+    before: [u64; 3],
 }
 
 /// What the kernel has counted in a cage.
@@ -346,8 +481,13 @@ pub(crate) struct Counters {
     pub(crate) killed: u64,
     /// Forks that were refused.
     pub(crate) refused: u64,
+    /// Forks that were refused because all plugins together had as many processes as they may.
+    /// Of version 2 from Linux 6.11 on: forks of any plugin.
+    pub(crate) refused_to_all: u64,
     /// Periods in which there was no more processor time for it.
     pub(crate) held_up: u64,
+    /// Whether its own bound of memory was met, and that of all plugins together.
+    pub(crate) memory_met: (bool, bool),
 }
 
 impl Cage {
@@ -389,21 +529,50 @@ impl Cage {
         CONTROLLERS.iter().filter_map(held).collect()
     }
 
+    /// Whether a step is for what holds all plugins.
+    pub(crate) fn is_of_all(&self, step: &str) -> bool {
+        let mut above = self.places.iter().filter_map(|it| it.above.as_ref());
+        above.any(|it| {
+            let files = it.place.bounds(&it.limits);
+            let mut files = files.iter().map(|(file, _)| it.place.folder.join(file));
+            files.any(|file| step == format!("write {}", file.display()))
+        })
+    }
+
     pub(crate) fn counters(&self) -> Counters {
         let mut counters = Counters::default();
         for place in &self.places {
-            for controller in &place.controllers {
-                match (controller, place.is_v2) {
-                    (Controller::Memory, true) => {
-                        counters.killed += place.count("memory.events", "oom_kill");
+            let above = place.above.as_deref();
+            for (at, (controller, _)) in CONTROLLERS.iter().enumerate() {
+                let is_own = place.controllers.contains(controller);
+                let is_shared = above.is_some_and(|it| it.place.controllers.contains(controller));
+                if !is_own && !is_shared {
+                    continue;
+                }
+                let met = |it: &Above| it.place.met(*controller).saturating_sub(it.before[at]);
+                let all = || above.filter(|_| is_shared).map_or(0, met);
+                match controller {
+                    Controller::Memory => {
+                        counters.killed += match place.is_v2 {
+                            true => place.count("memory.events", "oom_kill"),
+                            false => place.count("memory.oom_control", "oom_kill"),
+                        };
+                        let own = is_own && 0 < place.met(*controller);
+                        counters.memory_met = (own, 0 < all());
                     }
-                    (Controller::Memory, false) => {
-                        counters.killed += place.count("memory.oom_control", "oom_kill");
+                    Controller::Processes => {
+                        let refused = place.count("pids.events", "max");
+                        // Most kernels count here whichever bound has refused it.
+                        let by_all = is_shared && (!is_own || place.has_peaked() == Some(false));
+                        match by_all {
+                            true => counters.refused_to_all += refused.max(all()),
+                            false => {
+                                counters.refused += refused;
+                                counters.refused_to_all += all();
+                            }
+                        }
                     }
-                    (Controller::Processes, _) => {
-                        counters.refused += place.count("pids.events", "max");
-                    }
-                    (Controller::Cpu, _) => {
+                    Controller::Cpu => {
                         counters.held_up += place.count("cpu.stat", "nr_throttled");
                     }
                 }
@@ -417,6 +586,10 @@ impl Drop for Cage {
     fn drop(&mut self) {
         // What was never made cannot be removed, and what is still inhabited stays.
         self.places.iter().for_each(|place| drop(fs::remove_dir(&place.folder)));
+        for above in self.places.iter().filter_map(|it| it.above.as_ref()) {
+            // It stays while another plugin is in it.
+            fs::remove_dir(&above.place.folder).ok();
+        }
     }
 }
 
@@ -424,25 +597,70 @@ impl Place {
     /// Makes it and bounds it; it is removed should the supervisor be killed.
     fn write(&self, limits: &Limits, script: &mut Script) {
         let folder = self.folder.to_string_lossy();
-        script.sweep(&folder);
-        script.folder(0o755, &folder);
+        script.sweep(false, &folder);
+        match &self.above {
+            None => script.folder(0o755, &folder),
+            Some(above) => {
+                let parent = above.place.folder.to_string_lossy();
+                script.sweep(true, &parent);
+                // It is not removed while there is something in it.
+                script.folder_in(0o755, &parent, &folder);
+                if self.is_v2 {
+                    script.write(&format!("{parent}/cgroup.subtree_control"), &above.hands_on);
+                }
+                above.place.write_bounds(&above.limits, script);
+            }
+        }
+        self.write_bounds(limits, script);
+    }
+
+    fn write_bounds(&self, limits: &Limits, script: &mut Script) {
         for (file, value) in self.bounds(limits) {
-            let path = format!("{folder}/{file}");
+            let path = self.folder.join(file);
             match is_optional(file) {
-                true => script.write_if_there(&path, &value),
-                false => script.write(&path, &value),
+                true => script.write_if_there(&path.to_string_lossy(), &value),
+                false => script.write(&path.to_string_lossy(), &value),
             }
         }
     }
 
     /// Files and what is written to them, in this order.
     fn bounds(&self, limits: &Limits) -> Vec<(&'static str, String)> {
-        self.controllers.iter().flat_map(|it| it.bounds(self.is_v2, limits)).collect()
+        self.controllers.iter().flat_map(|it| self.bounds_of(*it, limits)).collect()
+    }
+
+    fn bounds_of(&self, controller: Controller, limits: &Limits) -> Vec<(&'static str, String)> {
+        let mut bounds = controller.bounds(self.is_v2, limits);
+        // One plugin ends together, and not all of them.
+        bounds.retain(|(file, _)| !self.is_for_all || *file != TOGETHER);
+        bounds
+    }
+
+    /// How often the bound of this very cgroup was met.
+    fn met(&self, controller: Controller) -> u64 {
+        // From Linux 5.2 on; before, those below it are counted, too.
+        let local = |file: &str, key| match self.folder.join(format!("{file}.local")).exists() {
+            true => self.count(&format!("{file}.local"), key),
+            false => self.count(file, key),
+        };
+        match (controller, self.is_v2) {
+            (Controller::Memory, true) => local("memory.events", "oom"),
+            // Also when something could be given back and nothing was killed.
+            (Controller::Memory, false) => self.number("memory.failcnt").unwrap_or(0),
+            (Controller::Processes, _) => local("pids.events", "max"),
+            (Controller::Cpu, _) => 0,
+        }
+    }
+
+    /// Whether there have been as many processes as may be, where the kernel remembers that.
+    fn has_peaked(&self) -> Option<bool> {
+        let limit = self.number("pids.max")?;
+        self.number("pids.peak").map(|peak| limit <= peak)
     }
 
     /// Bounds what runs already, as far as the kernel takes it.
     fn change(&self, controller: Controller, limits: &Limits) -> Result<(), String> {
-        let mut files = controller.bounds(self.is_v2, limits);
+        let mut files = self.bounds_of(controller, limits);
         if controller == Controller::Memory {
             let wanted = limits.memory_bytes.unwrap_or(u64::MAX);
             match self.is_v2 {

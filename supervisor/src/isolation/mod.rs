@@ -17,6 +17,7 @@ mod syscalls;
 mod view;
 mod walls;
 
+pub(crate) use cgroup::Ceiling;
 pub use cgroup::{Cgroups, Held};
 pub use machine::{Ability, Lack, Machine};
 
@@ -36,11 +37,13 @@ pub(crate) struct Enclosure {
     helper: Arc<Helper>,
     /// Where it is said what the plugin was refused.
     facts: Facts,
+    /// What all plugins together are held to.
+    ceiling: Arc<Ceiling>,
 }
 
 impl Enclosure {
-    pub(crate) fn new(helper: Arc<Helper>, facts: Facts) -> Self {
-        Self { helper, facts }
+    pub(crate) fn new(helper: Arc<Helper>, facts: Facts, ceiling: Arc<Ceiling>) -> Self {
+        Self { helper, facts, ceiling }
     }
 
     pub(crate) fn helper(&self) -> &Helper {
@@ -52,7 +55,7 @@ impl Enclosure {
     /// # Errors
     /// Why they cannot stand.
     pub(crate) fn walls(&self, plan: &PluginPlan) -> Result<Walls, Reason> {
-        Walls::new(plan, Machine::here())
+        Walls::new(plan, &self.ceiling, Machine::here())
     }
 
     /// The way out of walls that have one.

@@ -1,7 +1,10 @@
 //! The walls around one plugin: which of them its plan asks for, whether this machine
 //! has them, and how they are built.
 
-use std::{io, os::unix::process::ExitStatusExt, path::Path, process::ExitStatus, time::Duration};
+use std::{
+    io, os::unix::process::ExitStatusExt, path::Path, process::ExitStatus, sync::Arc,
+    time::Duration,
+};
 
 use nix::{errno::Errno, libc};
 use plugbay_shim::Script;
@@ -9,7 +12,7 @@ use serde::Serialize;
 
 use super::{
     Lack, Machine,
-    cgroup::{Cage, Held},
+    cgroup::{Cage, Ceiling, Held},
     filter,
     helper::Evidence,
     landlock,
@@ -20,7 +23,7 @@ use super::{
 use crate::{
     launch::{Exit, is_passing, spawn_failed},
     peer::Peer,
-    plan::{IfMissing, Item, Level, Limits, Network, PluginPlan, STATE},
+    plan::{Ceilings, IfMissing, Item, Level, Limits, Network, PluginPlan, STATE},
     reason::Reason,
 };
 
@@ -62,7 +65,7 @@ struct Missing {
 const ABSTRACT: &str = "it reaches local sockets of other programs that have a name and no file";
 
 /// Which walls a plan gets on a machine, and what is missing.
-fn choose(plan: &PluginPlan, machine: &Machine) -> (Used, Vec<Missing>) {
+fn choose(plan: &PluginPlan, ceilings: Ceilings, machine: &Machine) -> (Used, Vec<Missing>) {
     let strict = plan.sandbox.level == Level::Strict;
     let mut missing = Vec::new();
     let mut has = |item, ability: &super::Ability, instead| match ability {
@@ -107,7 +110,7 @@ fn choose(plan: &PluginPlan, machine: &Machine) -> (Used, Vec<Missing>) {
         );
     let cgroups = &machine.cgroups;
     let limits = &plan.limits;
-    if limits.memory_bytes.is_some() {
+    if limits.memory_bytes.or(ceilings.memory_bytes).is_some() {
         has(Item::Memory, &cgroups.memory, "only its private data is bounded, in each process");
     }
     if limits.cpu_percent.is_some() {
@@ -115,7 +118,8 @@ fn choose(plan: &PluginPlan, machine: &Machine) -> (Used, Vec<Missing>) {
     }
     // In a user namespace of its own, a plugin's processes are counted alone.
     let process_limit = cgroups.processes.is_err() && machine.is_ordinary_user && processes;
-    if limits.processes.is_some() && !process_limit {
+    // All plugins together are not.
+    if limits.processes.is_some() && !process_limit || ceilings.processes.is_some() {
         has(Item::Processes, &cgroups.processes, "it starts as many processes as its user can");
     }
     let is_open = !closed && !network;
@@ -178,7 +182,7 @@ impl Machine {
             }
             (lack, ..) => finding(Item::Processes, "cgroup", standard, lack.as_ref().err()),
         };
-        vec![
+        let mut all = vec![
             finding(Item::Tree, "PID namespace", standard, self.processes.as_ref().err()),
             finding(Item::Tree, "cgroup", strict, cgroups.kill.as_ref().err()),
             finding(Item::Files, "view of the file system", standard, self.files.as_ref().err()),
@@ -193,8 +197,16 @@ impl Machine {
             finding(Item::Calls, "filter of system calls", standard, self.calls.as_ref().err()),
             finding(Item::Memory, "cgroup", standard, cgroups.memory.as_ref().err()),
             finding(Item::Cpu, "cgroup", standard, cgroups.cpu.as_ref().err()),
-            processes,
-        ]
+        ];
+        // The stand-in counts each plugin for itself.
+        if let (false, Err(lack)) = (processes.lack.is_some(), &cgroups.processes) {
+            all.push(processes);
+            let wall = "cgroup, for all plugins together";
+            all.push(finding(Item::Processes, wall, standard, Some(lack)));
+        } else {
+            all.push(processes);
+        }
+        all
     }
 
     /// What cannot be enforced here of a level with all limits; see [`Self::findings`] for
@@ -204,7 +216,7 @@ impl Machine {
         plan.sandbox.level = level;
         let limits = &mut plan.limits;
         (limits.memory_bytes, limits.cpu_percent, limits.processes) = (Some(1), Some(1), Some(1));
-        choose(&plan, self).1.into_iter().map(|it| it.item).collect()
+        choose(&plan, Ceilings::default(), self).1.into_iter().map(|it| it.item).collect()
     }
 }
 
@@ -213,11 +225,15 @@ impl Machine {
 ///
 /// # Errors
 /// [`Reason::NotIsolated`]: the first thing that is required and missing.
-pub(crate) fn degraded(plan: &PluginPlan, machine: &Machine) -> Result<Vec<String>, Reason> {
+pub(crate) fn degraded(
+    plan: &PluginPlan,
+    ceilings: Ceilings,
+    machine: &Machine,
+) -> Result<Vec<String>, Reason> {
     if plan.sandbox.level == Level::None {
         return Ok(Vec::new());
     }
-    let (_, missing) = choose(plan, machine);
+    let (_, missing) = choose(plan, ceilings, machine);
     let waived = |it: &Missing| {
         it.is_note
             || plan.sandbox.if_missing == IfMissing::Warn
@@ -243,6 +259,8 @@ pub(crate) struct Remains {
     pub(crate) left_behind: u32,
     /// Forks that were refused because it had as many processes as it may.
     pub(crate) refused: u64,
+    /// Forks that were refused because all plugins together had as many as they may.
+    pub(crate) refused_to_all: u64,
     /// Processes of it that were killed because its memory was spent.
     pub(crate) killed: u64,
     /// Processor time of its first process and of the children that this waited for.
@@ -262,6 +280,7 @@ pub(crate) struct Walls {
     granted: Vec<Peer>,
     cage: Cage,
     guards: usize,
+    ceiling: Arc<Ceiling>,
     /// Its bounds, in bytes.
     memory: Option<u64>,
     file_size: Option<u64>,
@@ -272,9 +291,13 @@ impl Walls {
     ///
     /// # Errors
     /// [`Reason::NotIsolated`], or [`Reason::SetupFailed`] with what the system said.
-    pub(crate) fn new(plan: &PluginPlan, machine: &Machine) -> Result<Self, Reason> {
-        degraded(plan, machine)?;
-        let (used, _) = choose(plan, machine);
+    pub(crate) fn new(
+        plan: &PluginPlan,
+        ceiling: &Arc<Ceiling>,
+        machine: &Machine,
+    ) -> Result<Self, Reason> {
+        degraded(plan, ceiling.limits(), machine)?;
+        let (used, _) = choose(plan, ceiling.limits(), machine);
         let program = plan.command.first().cloned().unwrap_or_default();
         let network = enforced(plan, used);
         let granted = match network {
@@ -294,7 +317,8 @@ impl Walls {
             true => spawn_failed(&program, &error),
             false => failed(&format!("show {}", path.display()), &error),
         })?;
-        let cage = machine.cgroups.cage(&plan.name, &plan.limits, used.cgroup_kill);
+        let cage = &machine.cgroups;
+        let cage = cage.cage(&plan.name, &plan.limits, ceiling, used.cgroup_kill);
         Ok(Self {
             script: script(plan, used, &shown, &cage),
             guards: if used.namespaces.processes { 2 } else { 1 },
@@ -303,6 +327,7 @@ impl Walls {
             granted,
             memory: plan.limits.memory_bytes,
             file_size: plan.limits.file_bytes,
+            ceiling: Arc::clone(ceiling),
             cage,
         })
     }
@@ -344,6 +369,7 @@ impl Walls {
         let mut remains = Remains {
             left_behind: evidence.left.unwrap_or(0),
             refused: counted.refused,
+            refused_to_all: counted.refused_to_all,
             killed: counted.killed,
             ..Remains::default()
         };
@@ -354,7 +380,10 @@ impl Walls {
         remains.resident_bytes = main.resident_kib << 10;
         let exit = match Exit::of(ExitStatus::from_raw(main.status)) {
             Exit::Signal { signal: libc::SIGKILL, .. } if 0 < counted.killed => {
-                Exit::Ended(Reason::OutOfMemory { limit: self.memory })
+                let (own, all) = counted.memory_met;
+                let limit = self.memory.filter(|_| own);
+                let ceiling = self.ceiling.limits().memory_bytes.filter(|_| all);
+                Exit::Ended(Reason::OutOfMemory { limit, ceiling })
             }
             Exit::Signal { signal: libc::SIGSYS, .. } => Exit::Ended(Reason::ForbiddenCall),
             Exit::Signal { signal, core } => {
@@ -380,6 +409,8 @@ impl Walls {
         let error = io::Error::from(errno);
         match step.starts_with("execute ") {
             true => spawn_failed(&self.program, &error),
+            // At its ceiling, the system does not always take the ceiling itself once more.
+            false if self.cage.is_of_all(step) => failed(step, &io::Error::from(Errno::EAGAIN)),
             false => failed(step, &error),
         }
     }

@@ -12,7 +12,7 @@ use super::{
     source::Source,
     units::{bytes_in_words, in_words},
 };
-use crate::plan::{Level, PluginPlan};
+use crate::plan::{Ceilings, Level, PluginPlan};
 
 /// What the change is called where something is wrong with it.
 const NAME: &str = "the change";
@@ -22,8 +22,72 @@ const LIMITS: [&str; 6] = ["frame", "result", "concurrency", "queue", "calls", "
 const TIMEOUTS: [&str; 7] = ["start", "activate", "call", "call_max", "cancel", "drain", "stop"];
 /// The keys of `[limits]` that only a sandbox enforces.
 const SYSTEM: [&str; 5] = ["memory", "cpu", "processes", "open_files", "file"];
+/// The keys of `[host]` that bound all plugins together, and the others.
+const CEILINGS: [&str; 2] = ["memory", "processes"];
+const FIXED: [&str; 2] = ["state_dir", "control"];
 /// That one that nothing holds a plugin to yet.
 const UNENFORCED: [&str; 1] = ["overflow"];
+
+/// The bounds on all plugins together with others in place of some: pairs of a key of `[host]`
+/// and a value, such as `memory` and `4GiB`.
+///
+/// # Errors
+/// All that is wrong with them, as with a manifest.
+pub fn adjust_ceilings(
+    ceilings: Ceilings,
+    changes: &[(String, String)],
+) -> Result<Ceilings, Report> {
+    let mut report = Report::default();
+    let text = format!("manifest = 1\n[host]\n{}", lines(changes));
+    let mut source = Source::new(NAME, &text);
+    let mut adjusted = ceilings;
+    match open(&mut source, &text) {
+        Err(problems) => problems.into_iter().for_each(|it| report.add(it)),
+        Ok(table) => {
+            let mut reader = Reader::new(&source);
+            let file = HostFile::read(&as_node(table), &mut reader);
+            let mut notes = Notes::default();
+            if let Some(host) = file.as_ref().and_then(|it| it.host.as_ref()) {
+                settings::check_host(host, &source, &mut notes);
+                let Ceilings { memory_bytes, processes } = settings::ceilings(host);
+                adjusted.memory_bytes = memory_bytes.or(ceilings.memory_bytes);
+                adjusted.processes = processes.or(ceilings.processes);
+            }
+            reader.problems.into_iter().chain(notes.problems).for_each(|it| report.add(it));
+        }
+    }
+    for (key, _) in changes.iter().filter(|(key, _)| FIXED.contains(&key.as_str())) {
+        let message = format!("`{key}` does not change while plugbay runs");
+        let known = CEILINGS.join(", ");
+        report.add(
+            Problem::error(Code::PB0701, message).help(format!("these can be changed: {known}")),
+        );
+    }
+    report.sources.push(source);
+    if report.has_errors() { Err(report) } else { Ok(adjusted) }
+}
+
+/// All that [`adjust_ceilings`] can change, as they are.
+pub fn ceilings(now: Ceilings) -> Vec<Bound> {
+    let none = || "-".to_owned();
+    let memory = now.memory_bytes.map_or_else(none, bytes_in_words);
+    let processes = now.processes.map_or_else(none, |it| it.to_string());
+    let all = CEILINGS.into_iter().zip([memory, processes]);
+    all.map(|(key, value)| Bound { key, value, at_once: true }).collect()
+}
+
+/// One line for each, as in a manifest.
+fn lines(changes: &[(String, String)]) -> String {
+    changes.iter().map(|(key, value)| line(key, value)).collect()
+}
+
+fn line(key: &str, value: &str) -> String {
+    let value = match value.parse::<i64>() {
+        Ok(number) => number.to_string(),
+        Err(_) => toml::Value::String(value.to_owned()).to_string(),
+    };
+    format!("{} = {value}\n", toml::Value::String(key.to_owned()))
+}
 
 /// The plan with other limits and timeouts: pairs of a manifest's key and value, such as
 /// `queue` and `64` or `call` and `45s`.
@@ -35,12 +99,7 @@ pub fn adjust(plan: &PluginPlan, changes: &[(String, String)]) -> Result<PluginP
     for (key, value) in changes {
         // A key that is neither is told so, with the nearest name, by the reader.
         let table = &mut tables[usize::from(TIMEOUTS.contains(&key.as_str()))];
-        let value = match value.parse::<i64>() {
-            Ok(number) => number.to_string(),
-            Err(_) => toml::Value::String(value.clone()).to_string(),
-        };
-        let key = toml::Value::String(key.clone());
-        table.push_str(&format!("{key} = {value}\n"));
+        table.push_str(&line(key, value));
     }
     let [limits, timeouts] = tables;
     let text = format!("manifest = 1\n[defaults.limits]\n{limits}[defaults.timeouts]\n{timeouts}");
@@ -186,6 +245,28 @@ mod tests {
         for bound in &all {
             let again = adjust(&plan, &[(bound.key.into(), bound.value.clone())]).unwrap();
             assert_eq!(bounds(&again), all, "{bound:?}");
+        }
+    }
+
+    #[test]
+    fn bounds_on_all_plugins_are_changed_by_the_same_rules() {
+        let before = Ceilings { memory_bytes: Some(1 << 30), processes: None };
+        let change = |key: &str, value: &str| {
+            adjust_ceilings(before, &[(key.into(), value.into())]).map_err(|it| it.render(false))
+        };
+        let after = change("processes", "512").unwrap();
+        assert_eq!(after, Ceilings { processes: Some(512), ..before });
+        let shown: Vec<_> = ceilings(after).into_iter().map(|it| (it.key, it.value)).collect();
+        assert_eq!(shown, [("memory", "1GiB".to_owned()), ("processes", "512".to_owned())]);
+        for (key, value, expected) in [
+            ("memory", "1KiB", "at least 1MiB"),
+            ("memory", "4", "error[PB0103]"),
+            ("memroy", "4GiB", "did you mean `memory`?"),
+            ("state_dir", "/", "`state_dir` does not change while plugbay runs"),
+            ("a\n[plugins", "1", "error[PB0101]"),
+        ] {
+            let report = change(key, value).unwrap_err();
+            assert!(report.contains(expected), "{key}: no {expected:?} in {report}");
         }
     }
 

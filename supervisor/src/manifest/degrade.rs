@@ -97,13 +97,14 @@ pub(crate) fn unenforced(
             add(format!("grant.fs {}", it.path.value), &it.path.span, BARE, instead);
         }
     }
-    if let Some(it) = host.and_then(|it| it.memory.as_ref()) {
-        let instead = "nothing bounds the plugins together";
-        add(format!("host.memory = {}", size(it)), &it.span, VERSION, instead);
-    }
-    if let Some(it) = host.and_then(|it| it.processes.as_ref()) {
-        let instead = "nothing bounds the plugins together";
-        add(format!("host.processes = {}", it.value), &it.span, VERSION, instead);
+    let together = [
+        host.and_then(|it| it.memory.as_ref()).map(|it| ("memory", size(it), &it.span)),
+        host.and_then(|it| it.processes.as_ref())
+            .map(|it| ("processes", it.value.to_string(), &it.span)),
+    ];
+    for (key, value, at) in together.into_iter().flatten().filter(|_| level == Level::None) {
+        let instead = "the plugin is not counted to the others";
+        add(format!("host.{key} = {value}"), at, BARE, instead);
     }
     found
 }

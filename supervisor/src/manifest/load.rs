@@ -29,7 +29,7 @@ use super::{
     shape,
     source::{Source, Span},
 };
-use crate::plan::{Plan, PluginPlan};
+use crate::plan::{Ceilings, Plan, PluginPlan};
 
 /// The author's file in a plugin's folder.
 pub(crate) const PLUGIN_FILE: &str = "plugin.toml";
@@ -40,6 +40,7 @@ pub(crate) struct Load<'a> {
     report: Report,
     plugins: Vec<Built>,
     invalid: Vec<Invalid>,
+    ceilings: Ceilings,
     /// Whether somebody has said that there is no sandbox.
     knows_no_sandbox: bool,
 }
@@ -57,6 +58,7 @@ impl<'a> Load<'a> {
             report: Report::default(),
             plugins: Vec::new(),
             invalid: Vec::new(),
+            ceilings: Ceilings::default(),
             knows_no_sandbox: false,
         }
     }
@@ -127,6 +129,10 @@ impl<'a> Load<'a> {
         settings::check(defaults, &source, &mut notes);
         let lower = Layers { upper: defaults, lower: Layer::default() };
         settings::check_pairs(lower, false, &source, &mut notes);
+        if let Some(host) = &file.host {
+            settings::check_host(host, &source, &mut notes);
+            self.ceilings = settings::ceilings(host);
+        }
         degrade::later(&file, &source, &mut notes);
         if degrade::says_level(lower) {
             self.knows_no_sandbox = true;
@@ -332,7 +338,11 @@ impl<'a> Load<'a> {
             self.report.add(degrade::no_sandbox());
         }
         let plugins = self.plugins.into_iter().map(|it| it.plan).collect();
-        Loaded { plan: Plan { plugins }, invalid: self.invalid, report: self.report }
+        Loaded {
+            plan: Plan { plugins, ceilings: self.ceilings },
+            invalid: self.invalid,
+            report: self.report,
+        }
     }
 
     /// Of two tools with one name neither is listed: a plugin must never stand in

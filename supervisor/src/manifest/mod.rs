@@ -42,7 +42,7 @@ use std::path::Path;
 
 pub(crate) use self::units::bytes_in_words;
 pub use self::{
-    adjust::{Bound, adjust, bounds},
+    adjust::{Bound, adjust, adjust_ceilings, bounds, ceilings},
     codes::Code,
     report::{Place, Problem, Report, Severity, Suggestion},
     resolve::{ENV_ALWAYS, Surroundings},

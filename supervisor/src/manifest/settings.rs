@@ -6,7 +6,7 @@ use std::{ops::RangeInclusive, time::Duration};
 
 use super::{
     codes::Code,
-    host::{Approve, Defaults, Idle, Limits, Plugin, Restart, StartAt, Timeouts},
+    host::{Approve, Defaults, Host, Idle, Limits, Plugin, Restart, StartAt, Timeouts},
     read::At,
     report::{Notes, Problem},
     source::Source,
@@ -123,6 +123,23 @@ pub(crate) fn check(layer: Layer<'_>, source: &Source, notes: &mut Notes) {
     if let Some(stop) = layer.idle.and_then(|it| it.stop.as_ref()) {
         let stop = stop.0.map(|time| At::new(time, stop.span.clone()));
         check.number("stop", stop, Duration::from_secs(1)..=30 * DAY, in_words);
+    }
+}
+
+/// Checks the bounds on all plugins together.
+pub(crate) fn check_host(host: &Host, source: &Source, notes: &mut Notes) {
+    let mut check = Check { source, notes };
+    let memory = host.memory.as_ref().map(|it| At::new(it.0, it.span.clone()));
+    check.number("memory", memory, (1 << 20)..=u64::MAX, bytes_in_words);
+    // As many as the kernel has numbers for.
+    check.number("processes", wide(&host.processes), 1..=4_194_304, |it| it.to_string());
+}
+
+/// Those bounds.
+pub(crate) fn ceilings(host: &Host) -> plan::Ceilings {
+    plan::Ceilings {
+        memory_bytes: host.memory.as_ref().map(|it| it.0),
+        processes: host.processes.as_ref().map(|it| it.value),
     }
 }
 

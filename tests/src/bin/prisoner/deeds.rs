@@ -197,6 +197,11 @@ fn done(deed: &str, what: &str, number: u64) -> io::Result<String> {
             kept.iter_mut().step_by(4096).for_each(|byte| *byte = 1);
             std::hint::black_box(kept).len().to_string()
         }
+        "memory, kept" => {
+            let mut kept = vec![0_u8; usize::try_from(number).unwrap_or(usize::MAX)];
+            kept.iter_mut().step_by(4096).for_each(|byte| *byte = 1);
+            std::hint::black_box(kept).leak().len().to_string()
+        }
         // Asked for and never touched, as runtimes do.
         "reserve" => raw::reserve(number).map(|()| none)?,
         "lock" => raw::lock(number).map(|()| none)?,
@@ -251,6 +256,13 @@ fn done(deed: &str, what: &str, number: u64) -> io::Result<String> {
                 Some(error) => return Err(error),
                 None => count.to_string(),
             }
+        }
+        // They end with it.
+        "processes, kept" => {
+            for _ in 0..number {
+                itself(&["wait", "20000000"]).stdout(Stdio::null()).spawn()?;
+            }
+            number.to_string()
         }
         "files until" => {
             let mut open = Vec::new();
