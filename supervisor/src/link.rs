@@ -429,7 +429,9 @@ impl Link {
         let mut state = self.lock();
         let now = self.now();
         state.conversation.cancel(id, CancelReason::User, now);
-        state.flush();
+        // At once, so that no service begins with work whose caller has gone. Nothing else
+        // is left to be told between two turns. [R-RV-08]
+        self.settle(state, None);
         self.0.wake.notify_one();
     }
 

@@ -10,7 +10,10 @@ use plugbay_supervisor::{
     ServiceCall, State,
 };
 use serde_json::{Value, json};
-use tokio::sync::Notify;
+use tokio::{
+    runtime::{Handle, RuntimeFlavor},
+    sync::Notify,
+};
 
 use crate::{
     alone::alone,
@@ -207,6 +210,36 @@ fn a_plugin_calls_tools_within_its_scope_and_under_everybodys_rules() {
         assert_eq!(denied, "permission_denied pb.scope_denied no");
         // It writes, and there is nobody who could approve.
         assert_eq!(ask_for(&stage, "erase", json!({})).await, "permission_denied None no");
+        stage.end().await;
+    });
+}
+
+/// The log line and the reverse call come in one read. Whoever hears of the line is there
+/// before the service is, and gives the call up. \[R-RV-08\]
+#[test]
+fn a_service_does_not_begin_once_its_call_was_given_up() {
+    alone(async |world| {
+        if Handle::current().runtime_flavor() != RuntimeFlavor::CurrentThread {
+            return; // There another thread may have begun with it before.
+        }
+        let begun = Arc::new(AtomicUsize::new(0));
+        let count = Arc::clone(&begun);
+        let builder = Builder::default().service("host.tck.wait", move |_: ServiceCall| {
+            count.fetch_add(1, Ordering::AcqRel);
+            std::future::pending::<Result<(), Fault>>()
+        });
+        let stage = world.start(builder.plugin(agent(world, &["host.tck.wait"])));
+        stage.up("p").await;
+        let mut events = stage.events();
+        let reply = open(&stage, request("hurry", &json!({}))).await.unwrap();
+        let given_up = tokio::spawn(async move {
+            while !matches!(events.next().await.unwrap().fact, Fact::Log { .. }) {}
+            drop(reply);
+        });
+        within("the call to be given up", given_up).await.unwrap();
+        // The plugin has had its answer by then.
+        ask(&stage, "echo", json!({})).await.expect("it answers");
+        assert_eq!(begun.load(Ordering::Acquire), 0);
         stage.end().await;
     });
 }

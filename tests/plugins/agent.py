@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """The reference fixture with other wants and two tools. `ask` works through its host: it calls `host.tool.call` with its
-arguments, and returns what came of it. `chat` sends `n` previews before its result. ASK_CALLS in the environment is how
+arguments, and returns what came of it. `chat` sends `n` previews before its result. The method `tck.hurry` logs a line
+and calls `host.tck.wait` in one breath. ASK_CALLS in the environment is how
 many calls it takes at once."""
 import os, pathlib, sys
 
@@ -33,7 +34,7 @@ class Agent(Fixture):
 
     def methods(self):
         table = {"tck." + each["name"]: self.table["tck." + each["name"]] for each in super().provides()}
-        return dict(table, **{"tool.call": self.tool})
+        return dict(table, **{"tool.call": self.tool, "tck.hurry": self.hurry})
 
     def tool(self, call):
         args = call.args({"name": str, "args?": dict})
@@ -44,6 +45,12 @@ class Agent(Fixture):
         for _ in range(args["n"]):
             call.item(preview)
         return {"content": [{"type": "text", "text": "done"}]}
+
+    def hurry(self, call):
+        with self.lock:  # which the writer needs
+            self.send_note("log", call, event="agent.hurry")
+            reverse = self.start_reverse("host.tck.wait", None, call)
+        reverse.wait()
 
     def ask(self, call, args):
         args = dict({"session": "s", "call": "c"}, **args)
