@@ -80,6 +80,8 @@ pub enum Mode {
     Plugin,
     /// A fixture with the contract `tck`: everything.
     Sdk,
+    /// A supervisor, on the plugins of the zoo.
+    Host,
 }
 
 impl std::fmt::Display for Need {

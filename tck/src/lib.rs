@@ -10,6 +10,7 @@
 //!   [`sample`] and [`baseline`]: what its author adds.
 //! - [`record`] and [`replay`]: a conversation that can be held again; [`walk`]: a random one that can be
 //!   made shorter.
+//! - [`host`]: the zoo of plugins, against a supervisor.
 //! - [`vectors`]: the vectors of the spec, for codecs and receivers that are no plugins.
 
 pub mod baseline;
@@ -17,6 +18,7 @@ pub mod case;
 pub mod check;
 pub mod checks;
 pub mod codec;
+pub mod host;
 pub mod monitor;
 pub mod probe;
 pub mod process;

@@ -18,6 +18,10 @@ use plugbay_tck::{
     case::Subject,
     check::{Check, Mode, Stop},
     checks,
+    host::{
+        self,
+        zoo::{Animal, Zoo},
+    },
     probe::{Unfit, probe},
     process::Program,
     record,
@@ -57,6 +61,8 @@ enum Command {
     /// Exit codes: 0 it was made shorter, 1 it does not fail any more, 2 wrong usage, 3 the subject
     /// could not be tested.
     Shrink(Shrink),
+    /// Judge a supervisor: run the whole zoo of plugins against it, through an adapter
+    Host(Host),
     /// Judge a codec or a receiver by the vectors of the spec, over lines of JSON
     Vectors(Vectors),
     /// List the checks
@@ -111,15 +117,49 @@ struct Trial {
     /// A SHOULD that is not kept fails the run
     #[arg(long)]
     strict: bool,
+    /// Whole conversations of what failed, bodies too, for replay and shrink
+    #[arg(long, value_name = "FILE")]
+    record: Option<PathBuf>,
+    #[command(flatten)]
+    telling: Telling,
+    /// The plugin's program and its arguments
+    #[arg(last = true, required = true, value_name = "COMMAND")]
+    command: Vec<String>,
+}
+
+#[derive(Args)]
+struct Host {
+    /// Only these plugins of the zoo, such as CN-09, or groups of them, such as CN or benign
+    #[arg(long, value_name = "NAME")]
+    only: Vec<String>,
+    /// Not these plugins or groups
+    #[arg(long, value_name = "NAME")]
+    skip: Vec<String>,
+    /// Repeats what was random in an earlier run
+    #[arg(long, value_name = "N")]
+    seed: Option<u64>,
+    /// Plugins that are tried at the same time, each with a host of its own
+    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=64))]
+    jobs: u16,
+    /// Multiplies every wait, for slow machines
+    #[arg(long, value_name = "X", default_value_t = 1.0, value_parser = scale)]
+    time_scale: f64,
+    #[command(flatten)]
+    telling: Telling,
+    /// The adapter of the host, and its arguments
+    #[arg(last = true, required = true, value_name = "ADAPTER")]
+    command: Vec<String>,
+}
+
+/// What is told of a run, and where.
+#[derive(Args)]
+struct Telling {
     /// The report as JSON on stdout
     #[arg(long)]
     json: bool,
     /// The report as TAP 14 on stdout
     #[arg(long, conflicts_with = "json")]
     tap: bool,
-    /// Whole conversations of what failed, bodies too, for replay and shrink
-    #[arg(long, value_name = "FILE")]
-    record: Option<PathBuf>,
     /// The report as JUnit XML into a file
     #[arg(long, value_name = "FILE")]
     junit: Option<PathBuf>,
@@ -138,9 +178,6 @@ struct Trial {
     /// Show bodies, which may be confidential
     #[arg(long)]
     bodies: bool,
-    /// The plugin's program and its arguments
-    #[arg(last = true, required = true, value_name = "COMMAND")]
-    command: Vec<String>,
 }
 
 #[derive(Args)]
@@ -231,6 +268,7 @@ fn main() -> ExitCode {
         Command::Run(trial) => judge(&trial, None),
         Command::Replay(asked) => told(replayed(&asked)),
         Command::Shrink(asked) => told(shrunk(&asked)),
+        Command::Host(asked) => told(judge_host(&asked)),
         Command::Vectors(vectors) => told(judge_vectors(&vectors)),
         Command::List { json } => list(json),
         Command::Explain { id } => explain(&id),
@@ -279,7 +317,9 @@ fn judged(trial: &Trial, mode: Option<Mode>) -> Result<u8, Usage> {
     let (program, profile) = match probed {
         Ok(both) => both,
         Err(unfit) if unfit.interrupted => return Ok(INTERRUPTED),
-        Err(unfit) => return Ok(tell_unfit(&trial.command, trial.json, trial.tap, &unfit)),
+        Err(unfit) => {
+            return Ok(tell_unfit(&trial.command, trial.telling.json, trial.telling.tap, &unfit));
+        }
     };
     let is_fixture = profile.kinds().contains("tck");
     if mode == Some(Mode::Sdk) && !is_fixture {
@@ -289,7 +329,7 @@ fn judged(trial: &Trial, mode: Option<Mode>) -> Result<u8, Usage> {
             stderr: String::new(),
             interrupted: false,
         };
-        return Ok(tell_unfit(&trial.command, trial.json, trial.tap, &unfit));
+        return Ok(tell_unfit(&trial.command, trial.telling.json, trial.telling.tap, &unfit));
     }
     let mode = mode.unwrap_or(if is_fixture { Mode::Sdk } else { Mode::Plugin });
     let seed = trial.seed.unwrap_or_else(|| fastrand::u64(..1 << 53));
@@ -304,7 +344,7 @@ fn judged(trial: &Trial, mode: Option<Mode>) -> Result<u8, Usage> {
         record: trial.record.is_some(),
         interrupted,
     };
-    let progress = Progress::new(checks.len(), trial);
+    let progress = Progress::new(checks.len(), "checks", &trial.telling);
     let mut results =
         run(&subject, &checks, seed, trial.jobs.into(), &|outcome| progress.heard(outcome));
     progress.clear();
@@ -322,7 +362,7 @@ fn judged(trial: &Trial, mode: Option<Mode>) -> Result<u8, Usage> {
         summary,
         again: again(trial, seed),
     };
-    tell(trial, &report)?;
+    tell(&trial.telling, &report)?;
     if subject.interrupted.load(Ordering::Relaxed) {
         return Ok(INTERRUPTED);
     }
@@ -437,17 +477,17 @@ fn save(path: &Path, text: String) -> Result<(), Usage> {
     std::fs::write(path, text).map_err(|error| Usage(format!("{}: {error}", path.display())))
 }
 
-fn tell(trial: &Trial, report: &Report) -> Result<(), Usage> {
-    if let Some(path) = &trial.junit {
+fn tell(telling: &Telling, report: &Report) -> Result<(), Usage> {
+    if let Some(path) = &telling.junit {
         save(path, machine::junit(report))?;
     }
-    if let Some(path) = &trial.html {
-        save(path, html::page(report, trial.bodies))?;
+    if let Some(path) = &telling.html {
+        save(path, html::page(report, telling.bodies))?;
     }
-    if let Some(path) = &trial.badge {
+    if let Some(path) = &telling.badge {
         save(path, format!("{:#}\n", machine::badge(report)))?;
     }
-    if trial.gh {
+    if telling.gh {
         // The log of a workflow is where commands to it stand.
         print!("{}", machine::annotations(report));
         if let Some(path) = std::env::var_os("GITHUB_STEP_SUMMARY") {
@@ -457,10 +497,10 @@ fn tell(trial: &Trial, report: &Report) -> Result<(), Usage> {
             told.map_err(|error| Usage(format!("{}: {error}", path.display())))?;
         }
     }
-    let detail = human::Detail { verbose: trial.verbose, bodies: trial.bodies };
-    if trial.json {
-        println!("{:#}", machine::json(report, trial.bodies));
-    } else if trial.tap {
+    let detail = human::Detail { verbose: telling.verbose, bodies: telling.bodies };
+    if telling.json {
+        println!("{:#}", machine::json(report, telling.bodies));
+    } else if telling.tap {
         print!("{}", machine::tap(report));
     } else {
         anstream::print!("{}", human::render(report, detail));
@@ -634,6 +674,97 @@ fn shrunk(asked: &Shrink) -> Result<u8, Usage> {
     Ok(0)
 }
 
+fn judge_host(asked: &Host) -> Result<u8, Usage> {
+    let animals = animals(asked)?;
+    let interrupted = interruptible();
+    let seed = asked.seed.unwrap_or_else(|| fastrand::u64(..1 << 53));
+    let jobs = asked.jobs.into();
+    let terms = host::Terms { seed, scale: asked.time_scale, jobs, interrupted };
+    let told = |unfit: &Unfit| {
+        Ok(tell_unfit(&asked.command, asked.telling.json, asked.telling.tap, unfit))
+    };
+    let program = match Program::find(&asked.command, BTreeMap::new()) {
+        Ok(program) => program,
+        Err(why) => return told(&not_started(why.0)),
+    };
+    let zoo = match Zoo::open() {
+        Ok(zoo) => zoo,
+        Err(seen) => {
+            let help = "the plugins of the zoo are programs for python3, which has to be in PATH";
+            return told(&Unfit { help, ..not_started(seen) });
+        }
+    };
+    let name = match host::probe(&program, &terms) {
+        Ok(name) => name,
+        Err((Stop::Interrupted, _)) => return Ok(INTERRUPTED),
+        Err((stop, stderr)) => {
+            let seen = match stop {
+                Stop::Fail(failure) => {
+                    format!("expected {}, saw {}", failure.expected, failure.seen)
+                }
+                other => format!("{other:?}"),
+            };
+            let help = "lines of JSON each way; see tck/HOST.md";
+            return told(&Unfit { seen, help, stderr, interrupted: false });
+        }
+    };
+    let progress = Progress::new(animals.len(), "plugins", &asked.telling);
+    let results = host::run(&program, &zoo, &animals, &terms, &|outcome| progress.heard(outcome));
+    progress.clear();
+    let report = Report {
+        tck: env!("CARGO_PKG_VERSION"),
+        spec: "1.0",
+        mode: Mode::Host,
+        plugin: Plugin::host(&asked.command, &name.name, &name.version),
+        seed,
+        time_scale: asked.time_scale,
+        summary: Report::count(&results),
+        results,
+        stale: Vec::new(),
+        again: host_again(asked, seed),
+    };
+    tell(&asked.telling, &report)?;
+    if terms.interrupted.load(Ordering::Relaxed) {
+        return Ok(INTERRUPTED);
+    }
+    Ok(report.exit_code(false))
+}
+
+fn animals(asked: &Host) -> Result<Vec<&'static Animal>, Usage> {
+    let is = |animal: &Animal, word: &String| {
+        animal.name.eq_ignore_ascii_case(word) || animal.group().eq_ignore_ascii_case(word)
+    };
+    let all = host::zoo::all();
+    for word in asked.only.iter().chain(&asked.skip) {
+        if !all.iter().any(|animal| is(animal, word)) {
+            return Err(Usage(format!(
+                "the zoo has no plugin and no group {word}; they are named after the checks, see `plugbay-tck list`, \
+                 and the others are in the group benign"
+            )));
+        }
+    }
+    let wanted = |animal: &&Animal| {
+        (asked.only.is_empty() || asked.only.iter().any(|word| is(animal, word)))
+            && !asked.skip.iter().any(|word| is(animal, word))
+    };
+    let chosen: Vec<&'static Animal> = all.iter().filter(wanted).collect();
+    if chosen.is_empty() {
+        return Err(Usage("nothing is left to be tried".into()));
+    }
+    Ok(chosen)
+}
+
+/// The command that tries one plugin again; its name takes the place of `{check}`.
+fn host_again(asked: &Host, seed: u64) -> String {
+    let mut words = vec!["plugbay-tck host --only {check}".to_owned(), format!("--seed {seed}")];
+    if (asked.time_scale - 1.0).abs() > f64::EPSILON {
+        words.push(format!("--time-scale {}", asked.time_scale));
+    }
+    words.push("--verbose --".into());
+    words.extend(asked.command.iter().map(|word| quote(word)));
+    words.join(" ")
+}
+
 fn judge_vectors(asked: &Vectors) -> Result<u8, Usage> {
     let mut vectors = vectors::all();
     for id in &asked.ids {
@@ -756,15 +887,16 @@ fn explain(id: &str) -> ExitCode {
 /// One line on a terminal that says how far it is.
 struct Progress {
     total: usize,
+    what: &'static str,
     done: AtomicUsize,
     failed: AtomicUsize,
     shown: bool,
 }
 
 impl Progress {
-    fn new(total: usize, trial: &Trial) -> Self {
-        let shown = std::io::stderr().is_terminal() && !trial.tap;
-        Self { total, done: AtomicUsize::new(0), failed: AtomicUsize::new(0), shown }
+    fn new(total: usize, what: &'static str, telling: &Telling) -> Self {
+        let shown = std::io::stderr().is_terminal() && !telling.tap;
+        Self { total, what, done: AtomicUsize::new(0), failed: AtomicUsize::new(0), shown }
     }
 
     fn heard(&self, outcome: &Outcome) {
@@ -775,8 +907,8 @@ impl Progress {
         if self.shown {
             let failed = self.failed.load(Ordering::Relaxed);
             eprint!(
-                "\r\x1b[K{done} of {} checks, {failed} failed; {} just ended",
-                self.total, outcome.id
+                "\r\x1b[K{done} of {} {}, {failed} failed; {} just ended",
+                self.total, self.what, outcome.id
             );
         }
     }

@@ -8,6 +8,8 @@ use serde::Serialize;
 
 use crate::{
     check::{Level, Mode},
+    checks::GROUPS,
+    host::zoo::BENIGN,
     probe::Profile,
     run::{Outcome, Status},
 };
@@ -32,7 +34,7 @@ pub struct Report {
     pub again: String,
 }
 
-/// Who was judged.
+/// Who was judged: a plugin, or the host.
 #[derive(Clone, Debug, Serialize)]
 pub struct Plugin {
     pub command: Vec<String>,
@@ -41,9 +43,12 @@ pub struct Plugin {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sdk: Option<String>,
     pub features: Vec<String>,
-    pub limits: Limits,
+    /// Absent of a host, like all that follows.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub limits: Option<Limits>,
     pub kinds: Vec<String>,
     /// The level of the ladder that its features make.
+    #[serde(skip_serializing_if = "str::is_empty")]
     pub level: &'static str,
     /// Why it could not be activated.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -79,6 +84,12 @@ pub struct Counts {
     pub blocked: usize,
     pub inconclusive: usize,
     pub harness_error: usize,
+}
+
+/// The groups in the order in which they are told, and what they are about.
+fn groups() -> impl Iterator<Item = (&'static str, &'static str)> {
+    let groups = GROUPS.iter().map(|(letters, about, _)| (*letters, *about));
+    groups.chain([(BENIGN, "odd and legal")])
 }
 
 impl Counts {
@@ -118,10 +129,29 @@ impl Plugin {
             version: profile.version.clone(),
             sdk: profile.sdk.clone(),
             features: profile.features.iter().cloned().collect(),
-            limits: Limits { frame: profile.frame, window: profile.window, calls: profile.calls },
+            limits: Some(Limits {
+                frame: profile.frame,
+                window: profile.window,
+                calls: profile.calls,
+            }),
             kinds: profile.kinds().into_iter().collect(),
             level: profile.level(),
             inactive: profile.inactive.clone(),
+        }
+    }
+
+    /// A host, by what its adapter says of it.
+    pub fn host(command: &[String], name: &str, version: &str) -> Self {
+        Self {
+            command: command.to_vec(),
+            name: name.into(),
+            version: version.into(),
+            sdk: None,
+            features: Vec::new(),
+            limits: None,
+            kinds: Vec::new(),
+            level: "",
+            inactive: None,
         }
     }
 }

@@ -84,7 +84,7 @@ pub struct Outcome {
     pub id: &'static str,
     pub title: &'static str,
     pub group: &'static str,
-    pub rules: &'static [&'static str],
+    pub rules: Vec<&'static str>,
     pub level: Level,
     pub status: Status,
     /// How long it took, in milliseconds.
@@ -123,7 +123,7 @@ impl Outcome {
             id: check.id,
             title: check.title,
             group: check.group(),
-            rules: check.rules,
+            rules: check.rules.to_vec(),
             level: check.level,
             status,
             ms: 0,

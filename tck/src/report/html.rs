@@ -7,7 +7,7 @@
 use std::fmt::Write as _;
 
 use crate::{
-    checks::GROUPS,
+    check::Mode,
     report::{
         Report,
         human::{clean, label, show},
@@ -76,14 +76,19 @@ fn about(out: &mut String, report: &Report) {
     }
     out.push_str("</p>\n<dl>\n");
     let or_none = |words: &[String]| if words.is_empty() { "none".into() } else { words.join(" ") };
-    let mut rows = vec![
-        ("level", plugin.level.to_owned()),
-        ("features", or_none(&plugin.features)),
-        ("provides", or_none(&plugin.kinds)),
+    let mut rows = match report.mode {
+        Mode::Host => vec![("a host", "on plugins that each deviate in one thing".to_owned())],
+        Mode::Plugin | Mode::Sdk => vec![
+            ("level", plugin.level.to_owned()),
+            ("features", or_none(&plugin.features)),
+            ("provides", or_none(&plugin.kinds)),
+        ],
+    };
+    rows.extend([
         ("command", plugin.command.join(" ")),
         ("seed", report.seed.to_string()),
         ("judged by", format!("plugbay-tck {}, spec {}", report.tck, report.spec)),
-    ];
+    ]);
     rows.extend(plugin.inactive.clone().map(|why| ("cannot be activated", why)));
     for (what, value) in rows {
         writeln!(out, "<dt>{what}</dt><dd>{}</dd>", text(&value)).ok();
@@ -92,9 +97,8 @@ fn about(out: &mut String, report: &Report) {
 }
 
 fn groups(out: &mut String, report: &Report) {
-    for (letters, about, _) in GROUPS {
-        let group: Vec<&Outcome> =
-            report.results.iter().filter(|it| it.group == *letters).collect();
+    for (letters, about) in super::groups() {
+        let group: Vec<&Outcome> = report.results.iter().filter(|it| it.group == letters).collect();
         if group.is_empty() {
             continue;
         }

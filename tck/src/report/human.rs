@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use crate::{
-    checks::GROUPS,
+    check::Mode,
     report::{Report, machine},
     run::{Outcome, Status},
     transcript::{Line, Side},
@@ -42,27 +42,20 @@ fn colour(status: Status) -> &'static str {
 /// wanted.
 pub fn render(report: &Report, detail: Detail) -> String {
     let mut out = String::new();
-    let plugin = &report.plugin;
-    let name = format!("{} {}", clean(&plugin.name), clean(&plugin.version));
-    let features = if plugin.features.is_empty() {
-        "no features".into()
-    } else {
-        clean(&plugin.features.join(" "))
-    };
-    writeln!(out, "{BOLD}{name}{PLAIN}  {} ({features}), provides {}", plugin.level, kinds(report))
-        .ok();
-    if let Some(why) = &plugin.inactive {
-        writeln!(out, "{YELLOW}it cannot be activated{PLAIN}: {}", clean(why)).ok();
+    let name = format!("{} {}", clean(&report.plugin.name), clean(&report.plugin.version));
+    if report.mode == Mode::Host {
         writeln!(
             out,
-            "   = tell how in the settings: --settings tck.toml with [activate] config, secrets"
+            "{BOLD}{}{PLAIN}  a host, on plugins that each deviate in one thing",
+            name.trim()
         )
         .ok();
+    } else {
+        about(&mut out, report, &name);
     }
     out.push('\n');
-    for (letters, about, _) in GROUPS {
-        let group: Vec<&Outcome> =
-            report.results.iter().filter(|it| it.group == *letters).collect();
+    for (letters, about) in super::groups() {
+        let group: Vec<&Outcome> = report.results.iter().filter(|it| it.group == letters).collect();
         if group.is_empty() {
             continue;
         }
@@ -97,6 +90,25 @@ pub fn render(report: &Report, detail: Detail) -> String {
     out.push('\n');
     verdict(&mut out, report);
     out
+}
+
+fn about(out: &mut String, report: &Report, name: &str) {
+    let plugin = &report.plugin;
+    let features = if plugin.features.is_empty() {
+        "no features".into()
+    } else {
+        clean(&plugin.features.join(" "))
+    };
+    writeln!(out, "{BOLD}{name}{PLAIN}  {} ({features}), provides {}", plugin.level, kinds(report))
+        .ok();
+    if let Some(why) = &plugin.inactive {
+        writeln!(out, "{YELLOW}it cannot be activated{PLAIN}: {}", clean(why)).ok();
+        writeln!(
+            out,
+            "   = tell how in the settings: --settings tck.toml with [activate] config, secrets"
+        )
+        .ok();
+    }
 }
 
 fn kinds(report: &Report) -> String {
