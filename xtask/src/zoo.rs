@@ -317,13 +317,9 @@ fn amiss(table: &Table) -> Vec<String> {
 }
 
 /// Does it for all, some at a time; the results are in their order.
-fn each<T: Sync, R: Send>(
-    all: &[T],
-    jobs: usize,
-    act: impl Fn(&T) -> Result<R, String> + Sync,
-) -> Result<Vec<R>, String> {
+fn each<T: Sync, R: Send>(all: &[T], jobs: usize, act: impl Fn(&T) -> R + Sync) -> Vec<R> {
     let next = AtomicUsize::new(0);
-    let done: Mutex<Vec<(usize, Result<R, String>)>> = Mutex::default();
+    let done: Mutex<Vec<(usize, R)>> = Mutex::default();
     std::thread::scope(|scope| {
         for _ in 0..jobs.min(all.len()) {
             scope.spawn(|| {
@@ -357,19 +353,22 @@ fn matrix(root: &Path, options: &Options) -> Result<Matrix, String> {
     let mixes: Vec<String> = python.mixes()?.into_iter().filter(|mix| options.wants(mix)).collect();
     eprintln!("{} mutants, {} at once", wanted.len(), options.jobs);
     let mutants = each(&wanted, options.jobs, |mutant| {
-        let row = python.row(mutant, options).map_err(|why| format!("{}: {why}", mutant.name))?;
+        let row = python.row(mutant, options).unwrap_or_else(|why| Row::not_judged(mutant, why));
         if !row.killed || !row.undeclared.is_empty() {
             eprintln!("{}", row.line());
         }
-        Ok(row)
-    })?;
+        row
+    });
     eprintln!("{} benign plugins", mixes.len());
     // One at a time: whether they are in time matters.
     let benign = each(&mixes, 1, |mix| {
-        let clean = python.clean(mix, options).map_err(|why| format!("{mix}: {why}"))?;
+        let clean = python.clean(mix, options).unwrap_or_else(|why| {
+            // As wrong as can be.
+            Clean { benign: mix.clone(), wrong: BTreeMap::from([("not judged".to_owned(), why)]) }
+        });
         eprintln!("{}", clean.line());
-        Ok(clean)
-    })?;
+        clean
+    });
     let killed = mutants.iter().filter(|row| row.killed).count();
     Ok(Matrix {
         killed,
@@ -383,6 +382,19 @@ fn matrix(root: &Path, options: &Options) -> Result<Matrix, String> {
 }
 
 impl Row {
+    /// One that could not be tried, which is as bad as one that survives.
+    fn not_judged(mutant: &Mutant, why: String) -> Self {
+        Self {
+            mutant: mutant.name.clone(),
+            check: mutant.check().to_owned(),
+            deviation: mutant.about.clone(),
+            killed: false,
+            seen: why,
+            also: Vec::new(),
+            undeclared: Vec::new(),
+        }
+    }
+
     fn line(&self) -> String {
         let fate = if self.killed { "killed  " } else { "SURVIVES" };
         let mut line = format!("{:8} {fate} {}", self.mutant, self.deviation);
