@@ -377,9 +377,17 @@ impl<'a> Visit<'a> {
             let rest = sleep(ms(time, scale));
             let id = self.line.order("call", rest.order(SIBLING, scale));
             self.sibling_answers(&rest, id)?;
+        }
+        let mut asks = step.asks.clone();
+        if let Way::Cancel(_) = step.way {
+            for (ask, id) in asks.iter_mut().zip(&ids) {
+                if let Some(early) = ask.early.take().filter(|_| self.line.has(*id)) {
+                    ask.due = early;
+                }
+            }
             cancel(&mut self.line);
         }
-        for (ask, id) in step.asks.iter().zip(ids) {
+        for (ask, id) in asks.iter().zip(ids) {
             let within = match step.way {
                 Way::Await => Duration::from_millis(ms(ask.deadline, scale)) + self.patience(),
                 Way::Cancel(_) | Way::CancelAtOnce => self.patience(),
@@ -557,7 +565,7 @@ impl<'a> Visit<'a> {
             }
             self.ends += 1;
             let (why, said) = end;
-            if why != "asked" && !(ended && due.ends.contains(&why)) {
+            if why != "asked" && !((ended || due.may) && due.ends.contains(&why)) {
                 return Err(fail(
                     "the plugin to end because it was asked to",
                     format!("{why}: {said}"),

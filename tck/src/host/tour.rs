@@ -39,6 +39,8 @@ pub struct Ask {
     /// Milliseconds before each item is taken.
     pub gap: u64,
     pub due: Due,
+    /// How it ends if it does so before it is cancelled.
+    pub early: Option<Due>,
     pub items: Vec<Json>,
 }
 
@@ -79,6 +81,7 @@ impl Ask {
             take: None,
             gap: 0,
             due,
+            early: None,
             items: Vec::new(),
         }
     }
@@ -419,7 +422,10 @@ pub fn steps(random: &mut fastrand::Rng) -> Vec<Step> {
         step(
             "cancel-stubborn",
             &["stubborn"],
-            [Ask::new("stubborn", json!({ "ms": 150 }), cancelled())],
+            [Ask {
+                early: Some(Due::Is(json!({}))),
+                ..Ask::new("stubborn", json!({ "ms": 250 }), cancelled())
+            }],
         )
         .way(Way::Cancel(10)),
         step(
