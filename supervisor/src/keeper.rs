@@ -11,7 +11,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use futures::future::BoxFuture;
+use futures::{FutureExt, future::BoxFuture};
 use plugbay_protocol::{
     Announce, Close, Failure, Features, Identity, Limits, Outgoing, Over, Patience, Violation,
     Welcome,
@@ -19,7 +19,7 @@ use plugbay_protocol::{
     scope::may_be_granted,
 };
 use tokio::{
-    sync::{broadcast, mpsc, oneshot},
+    sync::{broadcast, mpsc, oneshot, watch},
     task::JoinHandle,
     time::{Instant, sleep_until, timeout},
 };
@@ -27,6 +27,7 @@ use tokio::{
 use crate::{
     body::{decode, encode},
     breaker::Breaker,
+    disk::keep_watch,
     error::presentable,
     fact::{Fact, Facts},
     hang,
@@ -101,6 +102,10 @@ struct Run {
     verdict: Option<Reason>,
     /// How the conversation ended.
     over: Option<Over>,
+    /// Looks at its state folder, if it has one, and says why it may not go on.
+    disk: Option<BoxFuture<'static, Reason>>,
+    /// What it keeps there, as far as that is known.
+    kept: watch::Receiver<Option<u64>>,
 }
 
 /// A task that ends when nobody holds it any more.
@@ -147,6 +152,7 @@ enum Turn {
     Order(Option<Order>),
     News(Option<News>),
     Exited(Exit),
+    Full(Reason),
     Done(Done),
     Timer,
 }
@@ -243,9 +249,12 @@ impl Keeper {
 
     async fn wait(&mut self) -> Turn {
         let timer = self.timer();
-        let (news, process) = match &mut self.run {
-            Some(run) => (Some(&mut run.news), run.process.as_mut().filter(|_| run.exit.is_none())),
-            None => (None, None),
+        let (news, process, disk) = match &mut self.run {
+            Some(run) => {
+                let process = run.process.as_mut().filter(|_| run.exit.is_none());
+                (Some(&mut run.news), process, run.disk.as_mut())
+            }
+            None => (None, None, None),
         };
         // Each arm is cancel safe and none decides anything.
         tokio::select! {
@@ -254,6 +263,7 @@ impl Keeper {
             done = finish(self.step.as_mut()) => Turn::Done(done),
             news = recv(news) => Turn::News(news),
             exit = exited(process) => Turn::Exited(exit),
+            reason = full(disk) => Turn::Full(reason),
             order = self.orders.recv() => Turn::Order(order),
             () = alarm(timer) => Turn::Timer,
         }
@@ -327,6 +337,15 @@ impl Keeper {
                     run.linger_until = Some(Instant::now() + LINGER);
                 }
             }
+            Turn::Full(reason) => {
+                if let Some(run) = &mut self.run {
+                    run.disk = None;
+                }
+                // One that is being ended anyway is ended for what it was.
+                if !matches!(self.life, Life::Stopping(_)) {
+                    self.died(reason);
+                }
+            }
             Turn::Done(Done::Activated(outcome)) => {
                 self.step = None;
                 self.activated(outcome);
@@ -369,7 +388,12 @@ impl Keeper {
             Some(Order::Hold(answer)) => {
                 let limits = &self.cell.bounds.load().limits;
                 let process = self.run.as_mut().and_then(|run| run.process.as_mut());
-                let held = process.map_or_else(Vec::new, |it| it.hold(limits));
+                let mut held = process.map_or_else(Vec::new, |it| it.hold(limits));
+                let kept = self.run.as_ref().filter(|run| run.disk.is_some());
+                if let (Some(run), Some(_)) = (kept, limits.state_bytes) {
+                    let (limit, used) = (limits.state_bytes, *run.kept.borrow());
+                    held.push(Held { key: "state", limit, used, refused: None });
+                }
                 // Fails only if nobody waits any more.
                 drop(answer.send(held));
             }
@@ -570,6 +594,8 @@ impl Keeper {
             facts: self.facts.clone(),
             lines: self.lines.clone(),
         };
+        let (tells, kept) = watch::channel(None);
+        let disk = self.plan.state().map(|_| keep_watch(Arc::clone(&self.cell), tells).boxed());
         let io = Task(tokio::spawn(io));
         let stderr = Some(Task(tokio::spawn(drain.run(launched.stderr))));
         self.run = Some(Run {
@@ -591,6 +617,8 @@ impl Keeper {
             linger_until: None,
             verdict: None,
             over: None,
+            disk,
+            kept,
         });
         self.publish();
     }
@@ -638,7 +666,9 @@ impl Keeper {
             secrets: self.plan.secrets.iter().map(|(k, v)| (k.clone(), v.0.clone())).collect(),
         });
         let budget = self.plan.timeouts.activate;
-        self.call_step("plugin.activate", body, budget, Done::Activated);
+        // Not before it is known that it keeps no more than it may.
+        let known = run.disk.as_ref().map(|_| run.kept.clone());
+        self.call_step("plugin.activate", body, budget, known, Done::Activated);
     }
 
     fn activated(&mut self, outcome: Result<Bytes, Failure>) {
@@ -692,7 +722,7 @@ impl Keeper {
             run.link.refuse();
         }
         let body = encode(&Deactivate { if_idle });
-        self.call_step("plugin.deactivate", body, self.drain_budget, Done::Deactivated);
+        self.call_step("plugin.deactivate", body, self.drain_budget, None, Done::Deactivated);
     }
 
     fn deactivated(&mut self, outcome: Result<Bytes, Failure>) {
@@ -913,15 +943,27 @@ impl Keeper {
         method: &'static str,
         body: Bytes,
         budget: Duration,
+        after: Option<watch::Receiver<Option<u64>>>,
         done: fn(Result<Bytes, Failure>) -> Done,
     ) {
         let Some(run) = &self.run else { return };
         let deadline = Some(u64::try_from(budget.as_millis()).unwrap_or(u64::MAX));
         let call = Outgoing { method, deadline, body, ..Outgoing::default() };
-        self.step = Some(match run.link.step(&call) {
-            Ok(pending) => Box::pin(async move { done(pending.await) }),
-            // The conversation is over, and the news of it is on its way.
-            Err(_) => Box::pin(pending()),
+        let link = run.link.clone();
+        let step = move || -> BoxFuture<'static, Done> {
+            match link.step(&call) {
+                Ok(pending) => Box::pin(async move { done(pending.await) }),
+                // The conversation is over, and the news of it is on its way.
+                Err(_) => Box::pin(pending()),
+            }
+        };
+        self.step = Some(match after {
+            None => step(),
+            Some(mut after) => Box::pin(async move {
+                // Fails only if the watch has ended, and that is news of its own.
+                let is_known = after.wait_for(Option::is_some).await.is_ok();
+                if is_known { step().await } else { pending().await }
+            }),
         });
     }
 }
@@ -945,6 +987,13 @@ async fn recv(news: Option<&mut mpsc::UnboundedReceiver<News>>) -> Option<News> 
 async fn finish(step: Option<&mut BoxFuture<'static, Done>>) -> Done {
     match step {
         Some(step) => step.await,
+        None => pending().await,
+    }
+}
+
+async fn full(disk: Option<&mut BoxFuture<'static, Reason>>) -> Reason {
+    match disk {
+        Some(disk) => disk.await,
         None => pending().await,
     }
 }

@@ -12,6 +12,7 @@
 mod body;
 mod breaker;
 mod call;
+mod disk;
 mod errand;
 mod error;
 mod fact;

@@ -6,7 +6,11 @@
 //! differently is a field here, and every default stands in one place with the
 //! sentence that motivates it.
 
-use std::{collections::BTreeMap, path::PathBuf, time::Duration};
+use std::{
+    collections::BTreeMap,
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 use serde_json::Value;
 
@@ -293,6 +297,10 @@ pub struct Limits {
     pub open_files: Option<u32>,
     /// The largest file it may write, in bytes.
     pub file_bytes: Option<u64>,
+    /// What it may keep in its state folder, in bytes. Measured from time to time, at every
+    /// [`Level`]: a plugin that keeps more is ended, and not started again before an operator
+    /// resumes it.
+    pub state_bytes: Option<u64>,
     /// Largest frame accepted from the plugin, in bytes. One frame is at most
     /// in memory twice, so this times two bounds the read side.
     pub frame_bytes: u32,
@@ -320,6 +328,7 @@ impl Default for Limits {
             processes: None,
             open_files: None,
             file_bytes: None,
+            state_bytes: None,
             frame_bytes: 1 << 20,
             // A model reads about 64 k tokens from this; more is not a result, it is a file.
             result_bytes: 256 << 10,
@@ -477,6 +486,11 @@ pub enum Approval {
 }
 
 impl PluginPlan {
+    /// The folder that is kept for it, if it has one.
+    pub(crate) fn state(&self) -> Option<&Path> {
+        self.env.get(STATE).map(Path::new)
+    }
+
     /// Whether a tool, by the plugin's own name for it, is granted.
     pub(crate) fn grants(&self, tool: &str) -> bool {
         self.grant_tools.iter().any(|pattern| covers(pattern, tool))

@@ -9,7 +9,7 @@ use nix::libc;
 use plugbay_protocol::{Close, Code, Violation};
 use serde::Serialize;
 
-use crate::{hang::Seen, manifest::bytes_in_words, plan::Item};
+use crate::{disk::rounded, hang::Seen, manifest::bytes_in_words, plan::Item};
 
 /// Bytes that belong to a tenant or come from a plugin's stderr. They can be
 /// moved and shown to an operator, and not be printed by accident.
@@ -197,6 +197,17 @@ pub enum Reason {
         /// What was allowed, in bytes; `None` if it set that bound itself.
         limit: Option<u64>,
     },
+    /// It keeps more in its state folder than it may.
+    StateTooLarge {
+        /// What was found, in bytes.
+        used: u64,
+        /// What is allowed, in bytes.
+        limit: u64,
+        /// Why there may be more, if not all was measured.
+        more: Option<String>,
+        /// What takes the most.
+        most: Private,
+    },
     /// The system ended it because it had used up the processor time that it may have in all.
     CpuTimeSpent,
     /// The system ended it because it made a system call that no program here makes.
@@ -269,6 +280,7 @@ impl Reason {
             Self::OutOfMemory { limit: None, ceiling: Some(_) } => "host_out_of_memory",
             Self::OutOfMemory { .. } => "out_of_memory",
             Self::FileTooLarge { .. } => "file_too_large",
+            Self::StateTooLarge { .. } => "state_too_large",
             Self::CpuTimeSpent => "cpu_time_spent",
             Self::ForbiddenCall => "forbidden_call",
             Self::HelperLost => "helper_lost",
@@ -295,6 +307,7 @@ impl Reason {
             Self::ActivateTimeout { .. } => "PB0426",
             Self::OutOfMemory { limit: None, ceiling: Some(_) } => "PB0516",
             Self::OutOfMemory { .. } | Self::FileTooLarge { .. } | Self::CpuTimeSpent => "PB0513",
+            Self::StateTooLarge { .. } => "PB0517",
             Self::ForbiddenCall => "PB0514",
             Self::Quarantined { .. } => "PB0509",
             Self::Internal { .. } => "PB0901",
@@ -325,6 +338,7 @@ impl Reason {
                 | Self::SpawnFailed { passing: false, .. }
                 | Self::SetupFailed { passing: false, .. }
                 | Self::ForbiddenCall
+                | Self::StateTooLarge { .. }
                 // With wrong arguments, by the table of R-PR-05.
                 | Self::Exited { code: 2, active: false }
                 | Self::ActivateFailed { code: Code::InvalidArgument | Code::PermissionDenied, .. }
@@ -384,6 +398,7 @@ impl Reason {
         let text = match self {
             Self::NotAFrame { found, .. } => found,
             Self::ClosedWith { message, .. } | Self::ActivateFailed { message, .. } => message,
+            Self::StateTooLarge { most, .. } => most,
             Self::Quarantined { last, .. } => return last.private(),
             _ => return None,
         };
@@ -557,6 +572,21 @@ impl fmt::Display for Reason {
                 )
             }
             Self::FileTooLarge { limit: None } => write!(f, "wrote a file that was too large"),
+            Self::StateTooLarge { used, limit, more: None, .. } => {
+                write!(
+                    f,
+                    "keeps {} in its state folder, where its limit is {}",
+                    rounded(*used),
+                    bytes_in_words(*limit)
+                )
+            }
+            Self::StateTooLarge { limit, more: Some(more), .. } => {
+                write!(
+                    f,
+                    "keeps {more} in its state folder, which is no way to be within its limit of {}",
+                    bytes_in_words(*limit)
+                )
+            }
             Self::CpuTimeSpent => write!(f, "used up its processor time and was ended"),
             Self::ForbiddenCall => {
                 write!(f, "made a system call of another kind of machine and was ended")

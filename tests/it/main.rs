@@ -26,6 +26,7 @@ mod names;
 mod raw;
 mod services;
 mod stage;
+mod state;
 mod streams;
 mod vectors;
 mod world;

@@ -1,8 +1,9 @@
 //! `plugbay limits test`: each limit, and a program that goes over it.
 
 use std::{
-    fs::File,
+    fs::{self, DirBuilder, File},
     io::Write,
+    os::unix::fs::DirBuilderExt,
     process::{Command, Stdio},
     time::{Duration, Instant},
 };
@@ -10,7 +11,7 @@ use std::{
 use nix::sys::resource::{UsageWho, getrusage};
 use plugbay_supervisor::{
     NotReady, PluginPlan, Supervisor,
-    plan::{Ceilings, Level, Plan},
+    plan::{Ceilings, FileGrant, Level, Plan, STATE},
 };
 use serde::Serialize;
 use serde_json::json;
@@ -31,6 +32,8 @@ const PROCESSES: u32 = 16;
 const CPU_PERCENT: u32 = 20;
 /// For how long a probe works, of which it may have a fifth.
 const WORK: Duration = Duration::from_secs(1);
+/// How long a probe waits to be found out.
+const STATE_WAIT: Duration = Duration::from_secs(40);
 
 /// One limit, of a plugin or of all: how it is set, and what shows that it holds.
 struct Proof {
@@ -69,6 +72,11 @@ const PROOFS: &[Proof] = &[
         limit: "file",
         set: |plan, _| plan.limits.file_bytes = Some(FILE),
         holds: |kind, _| kind == "file_too_large",
+    },
+    Proof {
+        limit: "state",
+        set: |plan, _| plan.limits.state_bytes = Some(FILE),
+        holds: |kind, _| kind == "state_too_large",
     },
     Proof {
         limit: "host.memory",
@@ -114,12 +122,25 @@ async fn prove(proof: &Proof, program: &str) -> Outcome<Result> {
     let mut plan = PluginPlan::new("probe", command.to_vec(), "/");
     plan.sandbox.level = Level::Standard;
     plan.restart.budget = 0;
+    let kept = std::env::temp_dir().join(format!("plugbay-limits-{}", std::process::id()));
+    if proof.limit == "state" {
+        // Ours, and not one that somebody has put there.
+        DirBuilder::new().mode(0o700).create(&kept).map_err(|error| {
+            Trouble::new(Exit::Bad, format!("cannot make {}: {error}", kept.display()))
+        })?;
+        plan.env.insert(STATE.to_owned(), kept.display().to_string());
+        plan.sandbox.files.push(FileGrant { path: kept.clone(), write: true, make: true });
+        plan.timeouts.hello = 2 * STATE_WAIT;
+    }
     let mut ceilings = Ceilings::default();
     (proof.set)(&mut plan, &mut ceilings);
     let supervisor = Supervisor::start(Plan { plugins: vec![plan], ceilings });
     let supervisor = supervisor.map_err(|error| Trouble::new(Exit::Bad, error.to_string()))?;
     let ready = supervisor.ready("probe").await;
     supervisor.shutdown().await;
+    if proof.limit == "state" {
+        fs::remove_dir_all(&kept).ok();
+    }
     let (kind, reason, words) = match ready {
         Err(NotReady::Down { reason, last_words, .. }) => {
             // Quarantined at its first death, which is the one of interest.
@@ -219,6 +240,13 @@ pub(super) fn probe(args: &ProbeLimits) -> Outcome {
             let written = File::create("/tmp/probe")
                 .and_then(|mut file| (0..64).try_for_each(|_| file.write_all(&piece)));
             outcome(64, written.err())
+        }
+        "state" => {
+            let folder = std::path::PathBuf::from(std::env::var_os(STATE).unwrap_or_default());
+            let written = fs::write(folder.join("probe"), vec![1; 4 * FILE as usize]);
+            // It is ended at the next look.
+            std::thread::sleep(STATE_WAIT);
+            outcome(4, written.err())
         }
         other => return Err(Trouble::usage(format!("there is no limit {other:?}"))),
     };

@@ -61,7 +61,7 @@ pub(crate) struct Service {
 /// A number of what a key bounds.
 fn in_words(key: &str, number: u64) -> String {
     match key {
-        "memory" => crate::render::facts::bytes(number),
+        "memory" | "state" => crate::render::facts::bytes(number),
         "cpu" => format!("{number}%"),
         _ => number.to_string(),
     }

@@ -164,7 +164,11 @@ pub(crate) fn page(known: &Known, source: &Source) -> String {
         add("Evidence", format!("process {}{lived} {how}", end.pid));
         if let Some(found) = &end.private {
             let found: String = found.chars().take(100).collect();
-            add("Evidence", format!("it printed or said {found:?}"));
+            let said = match end.code.as_deref() {
+                Some("PB0517") => "in its state folder,",
+                _ => "it printed or said",
+            };
+            add("Evidence", format!("{said} {found:?}"));
         }
         end.words.iter().for_each(|line| add("Last words", format!("| {}", one_line(line))));
         for end in known.ends.iter().rev().skip(1).take(BEFORE_MAX) {

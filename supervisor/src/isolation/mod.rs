@@ -21,6 +21,7 @@ pub(crate) use cgroup::Ceiling;
 pub use cgroup::{Cgroups, Held};
 pub use machine::{Ability, Lack, Machine};
 
+pub(crate) use view::files_for;
 pub use walls::Finding;
 pub(crate) use walls::{Remains, Walls, degraded};
 

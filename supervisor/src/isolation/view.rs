@@ -233,6 +233,11 @@ const STAGE: &str = "/usr";
 const BYTES_PER_FILE: u64 = 4096;
 const FILES_MIN: u64 = 256;
 
+/// How many files may lie where so many bytes may.
+pub(crate) fn files_for(bytes: u64) -> u64 {
+    (bytes / BYTES_PER_FILE).max(FILES_MIN)
+}
+
 /// Writes the view: a new root, everything at its place, and the old root gone.
 /// `memory_bytes` bounds each folder in memory.
 pub(crate) fn write(view: &[Shown], memory_bytes: u64, script: &mut Script) {
@@ -274,7 +279,7 @@ pub(crate) fn write(view: &[Shown], memory_bytes: u64, script: &mut Script) {
             Shown::Memory { mode, .. } => {
                 place(path, true, &mut made, script);
                 // A file without content takes memory of the kernel's, too.
-                let files = (memory_bytes / BYTES_PER_FILE).max(FILES_MIN);
+                let files = files_for(memory_bytes);
                 let options = format!("mode={mode:o},size={memory_bytes},nr_inodes={files}");
                 let flags = MS_NOSUID | MS_NODEV;
                 script.mount(&text, Mounted { flags, kind: "tmpfs", options: &options });

@@ -326,7 +326,7 @@ impl Walls {
             env: env(plan, network),
             granted,
             memory: plan.limits.memory_bytes,
-            file_size: plan.limits.file_bytes,
+            file_size: file_size(plan),
             ceiling: Arc::clone(ceiling),
             cage,
         })
@@ -444,6 +444,16 @@ fn env(plan: &PluginPlan, network: &Network) -> Vec<(&'static str, String)> {
     env
 }
 
+/// The largest file it may write. Without a limit of its own, one file alone is kept from being
+/// larger than all that it may keep, if it can write nowhere else but into memory.
+fn file_size(plan: &PluginPlan) -> Option<u64> {
+    let limits = &plan.limits;
+    let keeps_only = plan.sandbox.files.iter().all(|it| it.make || !it.write);
+    let memory = limits.memory_bytes.unwrap_or(MEMORY_FOLDER);
+    let kept = limits.state_bytes.filter(|_| keeps_only && plan.state().is_some());
+    limits.file_bytes.or(kept.map(|it| it.max(memory)))
+}
+
 /// From the helper's first step to the program's.
 fn script(plan: &PluginPlan, used: Used, shown: &[Shown], cage: &Cage) -> Script {
     let limits = &plan.limits;
@@ -476,7 +486,7 @@ fn script(plan: &PluginPlan, used: Used, shown: &[Shown], cage: &Cage) -> Script
         let all = u64::from(processes) + 2;
         script.limit(libc::RLIMIT_NPROC.into(), all, all, "processes");
     }
-    if let Some(bytes) = limits.file_bytes {
+    if let Some(bytes) = file_size(plan) {
         script.limit(libc::RLIMIT_FSIZE.into(), bytes, bytes, "the size of files");
     }
     script.directory(&plan.dir.to_string_lossy());

@@ -16,8 +16,8 @@ use crate::plan::{Ceilings, Level, PluginPlan};
 
 /// What the change is called where something is wrong with it.
 const NAME: &str = "the change";
-/// The keys of `[limits]` that hold for calls and connections.
-const LIMITS: [&str; 6] = ["frame", "result", "concurrency", "queue", "calls", "stderr"];
+/// The keys of `[limits]` that hold for every plugin.
+const LIMITS: [&str; 7] = ["frame", "result", "concurrency", "queue", "calls", "stderr", "state"];
 /// The keys of `[timeouts]`.
 const TIMEOUTS: [&str; 7] = ["start", "activate", "call", "call_max", "cancel", "drain", "stop"];
 /// The keys of `[limits]` that only a sandbox enforces.
@@ -179,6 +179,7 @@ pub fn bounds(plan: &PluginPlan) -> Vec<Bound> {
         ("queue", limits.queue.to_string(), true),
         ("calls", rate, true),
         ("stderr", format!("{}/s", bytes_in_words(limits.stderr_bytes_per_second)), false),
+        ("state", size(limits.state_bytes), true),
     ];
     let time = [
         ("start", in_words(times.hello), false),
@@ -228,7 +229,8 @@ mod tests {
     /// Whatever is shown can be written, and means the same.
     #[test]
     fn every_bound_can_be_set_to_what_it_is() {
-        let plan = change(&[("calls", "120/min"), ("stop", "16s"), ("call", "45s")]).unwrap();
+        let pairs = [("calls", "120/min"), ("stop", "16s"), ("call", "45s"), ("state", "64MiB")];
+        let plan = change(&pairs).unwrap();
         let all = bounds(&plan);
         let keys: Vec<&str> = all.iter().map(|it| it.key).collect();
         assert_eq!(keys, [&LIMITS[..], &TIMEOUTS].concat());

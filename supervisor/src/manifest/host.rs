@@ -140,6 +140,8 @@ keys! {
         open_files: Option<At<u32>>,
         /// The largest file it may write, such as `100MiB`.
         file: Option<At<Size>>,
+        /// What it may keep in `${state}`, such as `100MiB`. Measured from time to time.
+        state: Option<At<Size>>,
         /// The largest frame accepted, such as `1MiB`; at least `64KiB`.
         frame: Option<At<Size>>,
         /// The largest result handed on, such as `256KiB`.

@@ -81,6 +81,7 @@ pub(crate) fn check(layer: Layer<'_>, source: &Source, notes: &mut Notes) {
         check.number("frame", size(&it.frame), (64 << 10)..=(256 << 20), bytes_in_words);
         check.number("result", size(&it.result), (1 << 10)..=(256 << 20), bytes_in_words);
         check.number("file", size(&it.file), (1 << 10)..=u64::MAX, bytes_in_words);
+        check.number("state", size(&it.state), (1 << 20)..=u64::MAX, bytes_in_words);
         check.number("memory", size(&it.memory), (1 << 20)..=u64::MAX, bytes_in_words);
         check.number("concurrency", wide(&it.concurrency), 1..=65_535, |it| it.to_string());
         check.number("queue", wide(&it.queue), 0..=65_535, |it| it.to_string());
@@ -256,6 +257,7 @@ pub(crate) fn apply(layers: Layers<'_>, plan: &mut plan::PluginPlan) {
     set(&mut limits.processes, pick!(layers, limits.processes), Some);
     set(&mut limits.open_files, pick!(layers, limits.open_files), Some);
     set(&mut limits.file_bytes, pick!(layers, limits.file), |Size(it)| Some(it));
+    set(&mut limits.state_bytes, pick!(layers, limits.state), |Size(it)| Some(it));
     let stderr = pick!(layers, limits.stderr);
     set(&mut limits.stderr_bytes_per_second, stderr, |BytesPerSecond(it)| it);
 

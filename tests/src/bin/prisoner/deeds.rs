@@ -215,6 +215,7 @@ fn done(deed: &str, what: &str, number: u64) -> io::Result<String> {
             status.to_string()
         }
         "file of" => write_pieces(fs::File::create("/tmp/large")?, number).map(|()| none)?,
+        "fill" => write_pieces(fs::File::create(path)?, number).map(|()| none)?,
         "file of, unmoved" => {
             raw::ignore(Signal::SIGXFSZ)?;
             write_pieces(fs::File::create("/tmp/large")?, number).map(|()| none)?
