@@ -92,12 +92,12 @@ fn a_host_with_one_fault_is_found_out() {
     let zoo = Zoo::open().unwrap();
     let twin = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tck/fixtures/host_twin.py");
     let twin = twin.to_str().unwrap();
-    let judge = |fault: &str, name: &str| {
+    let judge = |fault: &str, name: &str, scale: f64| {
         let adapter = program(&["python3", "-B", "-S", twin, fault, "--", ADAPTER]);
-        let outcomes = run(&adapter, &zoo, &animals(&[name]), &terms(1.0, 1), &|_| ());
+        let outcomes = run(&adapter, &zoo, &animals(&[name]), &terms(scale, 1), &|_| ());
         outcomes.into_iter().next().unwrap()
     };
-    let none = judge("none", "plain");
+    let none = judge("none", "plain", 4.0);
     assert_eq!(none.status, Status::Pass, "{:?}", none.reason);
     let next = AtomicUsize::new(0);
     std::thread::scope(|scope| {
@@ -106,13 +106,14 @@ fn a_host_with_one_fault_is_found_out() {
                 while let Some((fault, name, due)) =
                     FAULTS.get(next.fetch_add(1, Ordering::Relaxed))
                 {
-                    let outcome = judge(fault, name);
-                    let reason = outcome.reason.unwrap_or_default();
-                    assert!(
-                        outcome.status == Status::Fail && reason.contains(due),
-                        "{fault}: {:?} {reason}",
-                        outcome.status
-                    );
+                    let is_found = |scale| {
+                        let Outcome { status, reason, .. } = judge(fault, name, scale);
+                        let reason = reason.unwrap_or_default();
+                        let is_due = status == Status::Fail && reason.contains(due);
+                        if is_due { Ok(()) } else { Err(format!("{fault}: {status:?} {reason}")) }
+                    };
+                    // On a busy machine something else may come too late before it is seen.
+                    is_found(1.0).or_else(|_| is_found(3.0)).unwrap();
                 }
             });
         }
