@@ -203,8 +203,19 @@ struct Seen {
     conversation: Conversation,
 }
 
-/// Tries the checks and tells `heard` of each as it ends. The outcomes are in the order
-/// of the checks.
+/// The checks that take longest, most of it asleep or in many processes. They begin first, so that nothing is
+/// left to wait for when all others are done.
+pub const LONG: [&str; 7] = ["RB-02", "RB-03", "RB-04", "RB-10", "CO-07", "RS-01", "RS-03"];
+
+/// The checks in the order in which they begin, each with its place in the list.
+fn in_turn(checks: &[&'static Check]) -> Vec<(usize, &'static Check)> {
+    let mut order: Vec<_> = checks.iter().copied().enumerate().collect();
+    order.sort_by_key(|(_, check)| !LONG.contains(&check.id));
+    order
+}
+
+/// Tries the checks, the [`LONG`] ones first, and tells `heard` of each as it ends. The outcomes are in
+/// the order of the checks.
 pub fn run(
     subject: &Subject,
     checks: &[&'static Check],
@@ -212,6 +223,7 @@ pub fn run(
     jobs: usize,
     heard: &(dyn Fn(&Outcome) + Sync),
 ) -> Vec<Outcome> {
+    let order = in_turn(checks);
     let next = AtomicUsize::new(0);
     let done: Mutex<Vec<(usize, Outcome)>> = Mutex::default();
     let seen: Mutex<Vec<Seen>> = Mutex::default();
@@ -219,8 +231,8 @@ pub fn run(
         for _ in 0..jobs.max(1) {
             scope.spawn(|| {
                 loop {
-                    let at = next.fetch_add(1, Ordering::Relaxed);
-                    let Some(check) = checks.get(at) else { return };
+                    let turn = next.fetch_add(1, Ordering::Relaxed);
+                    let Some(&(at, check)) = order.get(turn) else { return };
                     if subject.interrupted.load(Ordering::Relaxed) {
                         return;
                     }
@@ -343,4 +355,21 @@ fn one(subject: &Subject, check: &'static Check, seed: u64) -> (Outcome, Vec<Con
         }
     }
     (outcome, conversations)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::checks;
+
+    #[test]
+    fn long_checks_begin_first_and_keep_their_places() {
+        let all: Vec<&'static Check> = checks::all().collect();
+        let order = in_turn(&all);
+        let (long, rest) = order.split_at(LONG.len());
+        assert!(long.iter().all(|(_, check)| LONG.contains(&check.id)), "each exists, once");
+        assert!(rest.is_sorted_by_key(|(at, _)| *at), "all others are in order");
+        assert!(order.iter().all(|(at, check)| all[*at].id == check.id));
+        assert_eq!(order.len(), all.len());
+    }
 }

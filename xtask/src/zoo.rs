@@ -23,7 +23,7 @@ use plugbay_tck::{
     checks,
     probe::probe,
     process::Program,
-    run::{Outcome, Status},
+    run::{LONG, Outcome, Status},
     settings::Settings,
 };
 use serde::{Deserialize, Serialize};
@@ -33,9 +33,6 @@ const USAGE: &str = "usage: cargo xtask zoo [--own] [--json] [--jobs N] [--time-
   --own           of each mutant just its own check, and no long check on the benign: two minutes
   --jobs N        how many plugins are judged at once (2; with --own 8)
   --time-scale X  multiplies every wait (1)";
-
-/// These take as long as all others together. They are tried on their own mutants and on benign plugins.
-const LONG: [&str; 7] = ["RB-02", "RB-03", "RB-04", "RB-10", "CO-07", "RS-01", "RS-03"];
 
 /// How many checks run at once on a plugin.
 const CHECKS_AT_ONCE: usize = 4;
@@ -207,6 +204,7 @@ impl Python {
         let settings = Settings::default();
         let interrupted = Arc::new(AtomicBool::new(false));
         let profile = probe(&program, &settings, scale, &interrupted)
+            .or_else(|_| probe(&program, &settings, scale * PATIENCE, &interrupted))
             .map_err(|unfit| format!("{}\n{}", unfit.seen, unfit.stderr))?;
         let budget = Duration::from_secs(60);
         let subject = Subject {
@@ -247,6 +245,7 @@ impl Python {
 
     fn row(&self, mutant: &Mutant, options: &Options) -> Result<Row, String> {
         let own = mutant.check();
+        // The long checks take as long as all others together. They are for their own mutants, and for the benign.
         let wanted = |check: &&Check| check.id == own || !options.own && !LONG.contains(&check.id);
         let checks: Vec<_> = core().filter(wanted).collect();
         let outcomes = self.judge("zoo", &mutant.name, &checks, options.scale)?;
