@@ -455,6 +455,9 @@ pub(crate) struct Check {
     /// Print the problems as JSON on stdout
     #[arg(long)]
     pub(crate) json: bool,
+    /// Print the digest of each plugin's program on stdout, as a plugbay.toml has it
+    #[arg(long, conflicts_with = "json")]
+    pub(crate) digests: bool,
 }
 
 /// Begin a plugin that works at once

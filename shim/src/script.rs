@@ -202,6 +202,16 @@ impl Script {
         self.add(Op::Directory, format!("enter {path}"), &[Text(path)]);
     }
 
+    /// [`Op::Copy`].
+    pub fn copy(&mut self, path: &str) {
+        self.add(Op::Copy, format!("put the program at {path}"), &[Text(path)]);
+    }
+
+    /// [`Op::ExecProgram`]; `name` is what it is called.
+    pub fn exec_program(&mut self, name: &str) {
+        self.add(Op::ExecProgram, format!("execute {name}"), &[]);
+    }
+
     /// [`Op::Exec`].
     pub fn exec(&mut self, path: &str) {
         self.add(Op::Exec, format!("execute {path}"), &[Text(path)]);

@@ -13,6 +13,9 @@
 pub const CONTROL: i32 = 3;
 /// The script, a file that nobody can change any more.
 pub const SCRIPT: i32 = 4;
+/// The program that is to be run, if it was looked at before: another such file. Otherwise
+/// the script once more, so that nothing else has the number.
+pub const PROGRAM: i32 = 5;
 
 macro_rules! numbers {
     ($(#[$about:meta])* $name:ident: $of:ty { $($(#[$doc:meta])* $variant:ident = $number:literal,)* }) => {
@@ -103,6 +106,11 @@ numbers! {
         /// Makes a folder in another that others make and remove, too: \[w: mode, t: that
         /// one, t: the folder\]. Those that are there will do.
         FolderIn = 30,
+        /// Makes a file of what [`PROGRAM`] holds, to be read and executed: \[t: path\].
+        /// There must be none yet.
+        Copy = 31,
+        /// As [`Op::Exec`], of what [`PROGRAM`] holds. \[\]
+        ExecProgram = 32,
     }
 }
 

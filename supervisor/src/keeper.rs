@@ -27,6 +27,7 @@ use tokio::{
 use crate::{
     body::{decode, encode},
     breaker::Breaker,
+    digest::{self, Program},
     disk::keep_watch,
     error::presentable,
     fact::{Fact, Facts},
@@ -37,7 +38,7 @@ use crate::{
     link::{Link, News},
     manifest::names::covers,
     plan::{self, PluginPlan, RestartWhen, ToolPlan},
-    reason::{Private, Reason},
+    reason::{DigestFault, Private, Reason},
     registry::{Cell, NOT_GRANTED, Registry},
     status::{Condition, End},
     stderr::{Drain, StderrLine},
@@ -184,6 +185,8 @@ pub(crate) struct Keeper {
     waiting: Vec<oneshot::Sender<()>>,
     restart_asked: bool,
     going_down: bool,
+    /// Whether the table has asked for a process that is not there yet.
+    due: bool,
     starts: u64,
     end: Arc<End>,
     peer: Option<(String, String)>,
@@ -226,6 +229,7 @@ impl Keeper {
             waiting: Vec::new(),
             restart_asked: false,
             going_down: false,
+            due: false,
             starts: 0,
             peer: None,
         }
@@ -235,10 +239,12 @@ impl Keeper {
     pub(crate) async fn keep(mut self) {
         if self.plan.idle.start_at_boot {
             self.event(Event::Wanted, Reason::StartingUp { greeted: false });
+            self.start().await;
         }
         while !(self.going_down && self.life == Life::Stopped) {
             let turn = self.wait().await;
             self.act(turn);
+            self.start().await;
             if !matches!(self.life, Life::Draining(Then::Stopped) | Life::Stopping(Then::Stopped)) {
                 self.waiting.clear();
             }
@@ -465,7 +471,10 @@ impl Keeper {
         }
         match effect {
             Effect::None => {}
-            Effect::Spawn => return self.spawn(),
+            Effect::Spawn => {
+                self.due = true;
+                return;
+            }
             Effect::Activate => self.activate(),
             Effect::OpenGate => {
                 if let Some(run) = &mut self.run {
@@ -559,7 +568,38 @@ impl Keeper {
 
     // ── Up ─────────────────────────────────────────────────────────────────────
 
-    fn spawn(&mut self) {
+    /// Starts the process that is due, if one is.
+    async fn start(&mut self) {
+        while std::mem::take(&mut self.due) {
+            match self.verify().await {
+                Ok(verified) => {
+                    self.enclosure.verified = verified;
+                    self.spawn(None);
+                }
+                Err(reason) => self.spawn(Some(reason)),
+            }
+        }
+    }
+
+    /// Compares the program with its digest, if it has one, where that holds nobody up.
+    async fn verify(&mut self) -> Result<Option<Arc<Program>>, Reason> {
+        let Some(digest) = self.plan.digest else { return Ok(None) };
+        let (plan, known) = (Arc::clone(&self.plan), self.enclosure.verified.clone());
+        let reading = tokio::task::spawn_blocking(move || digest::verify(&plan, known));
+        let budget = self.plan.timeouts.hello;
+        match timeout(budget, reading).await {
+            Ok(Ok(verified)) => verified,
+            Ok(Err(error)) => Err(Reason::Internal { what: error.to_string() }),
+            // A file system that does not answer.
+            Err(_) => Err(Reason::NotVerified {
+                file: self.plan.command.get(digest.word).cloned().unwrap_or_default(),
+                fault: DigestFault::Unreadable { error: format!("not within {budget:?}") },
+            }),
+        }
+    }
+
+    /// Starts it, unless something is wrong already.
+    fn spawn(&mut self, wrong: Option<Reason>) {
         self.restart_asked = false;
         self.until = None;
         self.starts += 1;
@@ -570,7 +610,7 @@ impl Keeper {
             self.plan = Arc::new(PluginPlan { limits, timeouts, ..(*self.plan).clone() });
             self.drain_budget = self.plan.timeouts.drain;
         }
-        let launched = match launch(&self.plan, &self.enclosure) {
+        let launched = match wrong.map_or_else(|| launch(&self.plan, &self.enclosure), Err) {
             Ok(launched) => launched,
             Err(reason) => return self.not_spawned(reason),
         };

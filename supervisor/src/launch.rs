@@ -9,7 +9,7 @@ use std::{
     fs::DirBuilder,
     io,
     os::{
-        fd::OwnedFd,
+        fd::{AsRawFd, OwnedFd},
         unix::{
             fs::DirBuilderExt,
             process::{CommandExt, ExitStatusExt},
@@ -32,13 +32,14 @@ use plugbay_shim::wire;
 use tokio::{net::unix::pipe, signal::unix as watch};
 
 use crate::{
+    digest::Program,
     hang::{self, Identity, Look},
     isolation::{
         Enclosure, Held, Remains, Walls,
         helper::{Control, Evidence, Start},
     },
     plan::{Level, Limits, PluginPlan},
-    reason::Reason,
+    reason::{DigestFault, Reason},
 };
 
 /// A started process.
@@ -60,7 +61,12 @@ pub(crate) fn launch(plan: &PluginPlan, enclosure: &Enclosure) -> Result<Launche
     make_folders(plan)?;
     let pipes = Pipes::new(plan).map_err(failed)?;
     if plan.sandbox.level == Level::None {
-        return spawn(plan, pipes).map_err(failed);
+        let verified = enclosure.verified.as_deref();
+        if let Some(script) = verified.filter(|it| it.is_script()) {
+            let file = script.path().display().to_string();
+            return Err(Reason::NotVerified { file, fault: DigestFault::NeedsView });
+        }
+        return spawn(plan, verified, pipes).map_err(failed);
     }
     let walls = enclosure.walls(plan)?;
     spawn_behind(plan, enclosure, walls, pipes).map_err(failed)
@@ -135,10 +141,13 @@ impl Pipes {
     }
 }
 
-fn spawn(plan: &PluginPlan, pipes: Pipes) -> io::Result<Launched> {
+fn spawn(plan: &PluginPlan, verified: Option<&Program>, pipes: Pipes) -> io::Result<Launched> {
     let (program, arguments) = plan.command.split_first().ok_or(io::ErrorKind::InvalidInput)?;
     let [child_in, child_out, child_err] = pipes.theirs;
-    let child = Command::new(program)
+    // Looked up by the child, before its descriptors are closed.
+    let run = verified.map(|it| format!("/proc/self/fd/{}", it.memory().as_raw_fd()));
+    let child = Command::new(run.as_deref().unwrap_or(program))
+        .arg0(program)
         .args(arguments)
         .current_dir(&plan.dir)
         .env_clear()
@@ -163,9 +172,12 @@ fn spawn_behind(
     let own = [("PLUGBAY_PROTOCOL", "1")].into_iter().chain(walls.env());
     let env = plan.env.iter().map(|(name, value)| (name.as_str(), value.as_str()));
     let env: BTreeMap<&str, &str> = env.chain(own).collect();
+    let verified = enclosure.verified.as_deref();
+    let argv = verified.map(|it| it.argv(&plan.command));
     let (pid, control) = enclosure.helper().start(Start {
         script: walls.script(),
-        argv: &plan.command,
+        argv: argv.as_deref().unwrap_or(&plan.command),
+        program: verified.map(Program::memory),
         env: env.into_iter().collect(),
         pipes: pipes.theirs,
     })?;
@@ -479,5 +491,125 @@ impl Drop for Process {
                 std::thread::sleep(std::time::Duration::from_millis(2));
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{fs, os::unix::fs::PermissionsExt, sync::Arc};
+
+    use tokio::io::AsyncReadExt;
+
+    use super::*;
+    use crate::{
+        digest::{digest_of, verify},
+        fact::Facts,
+        isolation::{Ceiling, Lack, Machine},
+        plan::{Ceilings, FileGrant, IfMissing},
+    };
+
+    fn no_ceiling() -> Arc<Ceiling> {
+        Arc::new(Ceiling::new(Ceilings::default()))
+    }
+
+    /// A program that prints a word, compared with its digest and then replaced: by another
+    /// file under its name, or in place.
+    fn replaced(level: Level, in_place: bool) -> (tempfile::TempDir, PluginPlan, Enclosure) {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("echo");
+        fs::copy("/bin/echo", &path).unwrap();
+        let command = [path.to_str().unwrap(), "what was compared"].map(str::to_owned);
+        let mut plan = PluginPlan::new("p", command.into(), dir.path());
+        plan.sandbox.level = level;
+        plan.digest = Some(digest_of(&plan).unwrap().1);
+        let mut enclosure = Enclosure::new(Arc::default(), Facts::new(), no_ceiling());
+        enclosure.verified = verify(&plan, None).unwrap();
+        let other = if in_place { path } else { dir.path().join("other") };
+        fs::write(&other, "#!/bin/sh\necho another\n").unwrap();
+        fs::set_permissions(&other, fs::Permissions::from_mode(0o755)).unwrap();
+        if !in_place {
+            fs::rename(&other, dir.path().join("echo")).unwrap();
+        }
+        (dir, plan, enclosure)
+    }
+
+    async fn prints(launched: Launched) -> String {
+        let Launched { mut process, mut stdout, .. } = launched;
+        let mut text = String::new();
+        stdout.read_to_string(&mut text).await.unwrap();
+        process.wait().await;
+        text
+    }
+
+    #[tokio::test]
+    async fn what_was_compared_runs_whoever_changes_the_file_then() {
+        let mut levels = vec![Level::None];
+        match &Machine::here().files {
+            Ok(()) => levels.extend([Level::Standard, Level::Strict]),
+            Err(lack) => eprintln!("behind walls: skipped: {}", lack.cause),
+        }
+        for level in levels {
+            for in_place in [false, true] {
+                let (_dir, plan, enclosure) = replaced(level, in_place);
+                let launched = launch(&plan, &enclosure).unwrap();
+                assert_eq!(prints(launched).await, "what was compared\n", "{level:?} {in_place}");
+            }
+        }
+    }
+
+    /// Then it is run from memory, by its descriptor.
+    #[tokio::test]
+    async fn the_same_where_a_machine_has_walls_and_no_view() {
+        let mut machine = Machine::here().clone();
+        let none = Lack { cause: "it is a test".to_owned(), fix: String::new() };
+        machine.files = Err(none);
+        let (_dir, mut plan, enclosure) = replaced(Level::Standard, false);
+        plan.sandbox.if_missing = IfMissing::Warn;
+        let walls =
+            Walls::new(&plan, &no_ceiling(), &machine, enclosure.verified.as_deref()).unwrap();
+        let launched = spawn_behind(&plan, &enclosure, walls, Pipes::new(&plan).unwrap()).unwrap();
+        assert_eq!(prints(launched).await, "what was compared\n");
+    }
+
+    /// What lies beside the program is shown as it is; only so long as the plugin cannot put
+    /// anything there.
+    #[test]
+    fn a_program_in_a_folder_that_the_plugin_may_change_is_refused() {
+        let Ok(()) = &Machine::here().files else { return };
+        let (dir, mut plan, enclosure) = replaced(Level::Standard, false);
+        let (path, make) = (dir.path().to_owned(), false);
+        plan.sandbox.files = vec![FileGrant { path, write: true, make }];
+        let refused =
+            Walls::new(&plan, &no_ceiling(), Machine::here(), enclosure.verified.as_deref());
+        let reason = refused.map(drop).unwrap_err();
+        let Reason::NotVerified { fault: DigestFault::MayBeChanged { folder }, .. } = reason else {
+            panic!("{reason}")
+        };
+        assert_eq!(folder, dir.path().to_str().unwrap());
+    }
+
+    /// Its interpreter would open it by its name.
+    #[tokio::test]
+    async fn a_script_is_refused_where_another_could_be_put_in_its_place() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("script");
+        fs::write(&path, "#!/bin/sh\n").unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+        let command = vec![path.to_str().unwrap().to_owned()];
+        let mut plan = PluginPlan::new("p", command, dir.path());
+        plan.digest = Some(digest_of(&plan).unwrap().1);
+        let mut enclosure = Enclosure::new(Arc::default(), Facts::new(), no_ceiling());
+        enclosure.verified = verify(&plan, None).unwrap();
+        let refused = launch(&plan, &enclosure).map(drop).unwrap_err();
+        let is_due = |it| matches!(it, Reason::NotVerified { fault: DigestFault::NeedsView, .. });
+        assert!(is_due(refused.clone()), "{refused}");
+        let mut machine = Machine::here().clone();
+        let none = Lack { cause: "it is a test".to_owned(), fix: String::new() };
+        machine.files = Err(none);
+        plan.sandbox.level = Level::Standard;
+        plan.sandbox.if_missing = IfMissing::Warn;
+        let refused =
+            Walls::new(&plan, &no_ceiling(), &machine, enclosure.verified.as_deref()).unwrap_err();
+        assert!(is_due(refused.clone()), "{refused}");
     }
 }

@@ -12,6 +12,7 @@
 mod body;
 mod breaker;
 mod call;
+mod digest;
 mod disk;
 mod errand;
 mod error;
@@ -40,6 +41,7 @@ pub use plugbay_protocol::{Budget, Close, Code, Fault, Level, Violation, contrac
 
 pub use self::{
     call::{Call, Caller, Output},
+    digest::digest_of,
     error::{CallError, Ran, RetryAdvice, Rule},
     fact::{Event, Events, Fact},
     hang::{Doing, Seen},
@@ -47,7 +49,7 @@ pub use self::{
     local::{LocalResult, LocalTool},
     peer::Peer,
     plan::{Approval, Effect, Plan, PluginPlan, ToolPlan},
-    reason::{Private, Reason},
+    reason::{DigestFault, Private, Reason},
     registry::{Approver, EntryInfo, Question, Refused, Registry, ToolInfo},
     service::ServiceCall,
     status::{PluginStatus, State},

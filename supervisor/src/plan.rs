@@ -46,6 +46,9 @@ pub struct PluginPlan {
     pub command: Vec<String>,
     /// The directory it runs in; absolute.
     pub dir: PathBuf,
+    /// What the file that is run must be; it is compared at each start, and what was
+    /// compared is what runs.
+    pub digest: Option<Digest>,
     /// The whole environment of the process; nothing else is inherited.
     pub env: BTreeMap<String, String>,
     /// The plugin's own id and version, where a `plugin.toml` names them. The
@@ -89,6 +92,23 @@ pub struct PluginPlan {
     /// What was written in the manifest and cannot be enforced here, in words
     /// for the operator. Shown wherever the plugin is shown.
     pub degraded: Vec<String>,
+}
+
+/// What a file must be to be run. `Display` is the word of manifests: `sha256:` and 64 digits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Digest {
+    /// SHA-256 of its content.
+    pub sha256: [u8; 32],
+    /// Which word of the command names it: 0 is the program, another what an interpreter
+    /// is to run, which is seen from [`PluginPlan::dir`].
+    pub word: usize,
+}
+
+impl std::fmt::Display for Digest {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("sha256:")?;
+        self.sha256.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
 }
 
 /// A secret value. It can be handed over and not be printed.
@@ -503,6 +523,7 @@ impl PluginPlan {
             name: name.into(),
             command,
             dir: dir.into(),
+            digest: None,
             env: BTreeMap::new(),
             identity: None,
             tools: Vec::new(),

@@ -22,6 +22,49 @@ impl fmt::Debug for Private {
     }
 }
 
+/// What keeps a file from being run as the one that its digest stands for.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum DigestFault {
+    /// It is another file.
+    #[error("is not the file that was looked at: its digest is {found}, and {expected} is due")]
+    Differs {
+        /// As in the manifest.
+        expected: String,
+        /// What would accept it there.
+        found: String,
+    },
+    /// It cannot be read.
+    #[error("has a digest and cannot be read: {error}")]
+    Unreadable {
+        /// What the system said.
+        error: String,
+    },
+    /// It is a folder, a pipe or another thing without a content.
+    #[error("has a digest and is no file")]
+    NotAFile,
+    /// Too large to be kept in memory.
+    #[error("has a digest and is larger than {}, the most that is held to one", bytes_in_words(*limit))]
+    TooLarge {
+        /// In bytes.
+        limit: u64,
+    },
+    /// A script is opened by its interpreter, by its name, and anybody may have put another
+    /// file there since.
+    #[error(
+        "has a digest and is a script, which is held to it only in a view of the file system of \
+         its own: give the plugin the level standard or strict, on a machine that can hold it to \
+         `files`"
+    )]
+    NeedsView,
+    /// Its folder has to stay as it is.
+    #[error("has a digest and lies in {folder}, which the plugin was granted to change")]
+    MayBeChanged {
+        /// What was granted.
+        folder: String,
+    },
+}
+
 /// Why a plugin is in the state it is in.
 ///
 /// `Display` is one sentence without a full stop, fit to follow the plugin's name
@@ -90,6 +133,13 @@ pub enum Reason {
         cause: String,
         /// What the operator can do.
         fix: String,
+    },
+    /// What is to be run is not what its digest says, or cannot be held to it.
+    NotVerified {
+        /// The file, as the command names it.
+        file: String,
+        /// What is wrong.
+        fault: DigestFault,
     },
     /// No HELLO in time.
     NoHello {
@@ -257,6 +307,7 @@ impl Reason {
             Self::SpawnFailed { .. } => "spawn_failed",
             Self::SetupFailed { .. } => "setup_failed",
             Self::NotIsolated { .. } => "not_isolated",
+            Self::NotVerified { .. } => "not_verified",
             Self::NoHello { .. } => "no_hello",
             Self::Echo => "echo",
             Self::NotAFrame { .. } => "not_a_frame",
@@ -298,6 +349,7 @@ impl Reason {
             Self::SpawnFailed { .. } => "PB0510",
             Self::SetupFailed { .. } => "PB0511",
             Self::NotIsolated { .. } => "PB0512",
+            Self::NotVerified { .. } => "PB0518",
             Self::NoHello { alive: true, .. } => "PB0401",
             Self::NotAFrame { .. } => "PB0421",
             Self::Echo | Self::Violation { .. } | Self::ClosedWith { .. } => "PB0422",
@@ -335,6 +387,7 @@ impl Reason {
                 | Self::ManifestDiffers { .. }
                 | Self::Unkillable { .. }
                 | Self::NotIsolated { .. }
+                | Self::NotVerified { .. }
                 | Self::SpawnFailed { passing: false, .. }
                 | Self::SetupFailed { passing: false, .. }
                 | Self::ForbiddenCall
@@ -463,6 +516,7 @@ impl fmt::Display for Reason {
                 let item = item.as_str();
                 write!(f, "cannot be held to `{item}` on this machine: {cause}; to mend it, {fix}")
             }
+            Self::NotVerified { file, fault } => write!(f, "was not started: {file} {fault}"),
             Self::NoHello { waited, alive: true, part: None, seen } => {
                 write!(f, "did not say HELLO within {waited:?} and was stopped{}", also(seen))
             }

@@ -301,6 +301,35 @@ fn variables_in_paths_are_folders() {
     }
 }
 
+/// What a digest stands for follows from the command alone. An author's file is not covered,
+/// so an option of the interpreter that it names is a fault.
+#[test]
+fn a_digest_stands_for_one_file_of_the_command() {
+    let digest = format!("sha256:{}", "0A".repeat(32));
+    let load = |rest: &str| {
+        let text = format!("manifest = 1\n[plugins.p]\ndigest = \"{digest}\"\n{rest}\n");
+        load_text("plugbay.toml", &text, Path::new(FOLDER), &around())
+    };
+    for (command, word) in [("[\"/bin/true\"]", 0), ("[\"/bin/sh\", \"-e\", \"run\"]", 2)] {
+        let loaded = load(&format!("command = {command}"));
+        let found = plugin(&loaded, "p").digest.expect("it has one");
+        assert_eq!((found.sha256, found.word), ([10; 32], word), "{command}");
+    }
+    let dir = tempfile::tempdir().unwrap();
+    for (command, expected) in
+        [("[\"/bin/sh\", \"run\"]", None), ("[\"/bin/sh\", \"-e\", \"run\"]", Some("PB0518"))]
+    {
+        let text = format!(
+            "manifest = 1\n[plugin]\nid = \"x.p\"\nversion = \"1.0.0\"\n[run]\ncommand = {command}\n"
+        );
+        fs::write(dir.path().join("plugin.toml"), text).unwrap();
+        let loaded = load(&format!("from = \"{}\"", dir.path().display()));
+        let errors = loaded.report.problems.iter().filter(|it| it.severity == Severity::Error);
+        let codes: Vec<&str> = errors.map(|it| it.code.as_str()).collect();
+        assert_eq!(codes, expected.into_iter().collect::<Vec<_>>(), "{command}");
+    }
+}
+
 #[test]
 fn what_is_not_enforced_is_shown_with_the_plugin() {
     let loaded = good("everything");

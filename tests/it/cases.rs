@@ -24,7 +24,7 @@ use std::{
 use futures::FutureExt;
 use nix::libc;
 use plugbay_supervisor::{
-    CallError, Fact, NotReady, PluginPlan, Reason, State,
+    CallError, Fact, NotReady, PluginPlan, Reason, State, digest_of,
     isolation::Machine,
     plan::{FileGrant, Level, RestartWhen},
 };
@@ -67,8 +67,6 @@ enum Act {
     Own(Procedure),
     /// Another test tries it: its name.
     Test(&'static str),
-    /// What it would take.
-    NotHere(&'static str),
 }
 
 type Deed = (&'static str, &'static str, u64, &'static [&'static str]);
@@ -160,7 +158,7 @@ fn impatient(plan: &mut PluginPlan) {
     plan.timeouts.drain = ms(2000);
 }
 
-use Act::{Death, Deeds, Mode, NotHere, Own, Test};
+use Act::{Death, Deeds, Mode, Own, Test};
 use Level::{None as Bare, Strict};
 use Need::{Cpu, Memory, Processes, Program, Root, Walls, X86};
 
@@ -194,7 +192,10 @@ const LIFECYCLE: &[Case] = &[
     case(15, "exits with the code of a start that is wrong", Own(|world, case| Box::pin(is_not_tried_again(world, case, "exit at=hello code=2", "exited")))),
     case(16, "cannot be executed", Own(|world, case| Box::pin(cannot_start(world, case)))),
     case(16, "cannot be executed", Own(|world, case| Box::pin(cannot_start(world, case)))).at(Bare),
-    case(17, "its program is replaced between check and exec", NotHere("a digest of the program, which manifests may have and this version does not enforce")),
+    case(17, "its program is replaced between check and exec", Own(|world, case| Box::pin(replaced(world, case)))),
+    case(17, "its program is replaced between check and exec", Own(|world, case| Box::pin(replaced(world, case)))).at(Strict),
+    case(17, "its program is replaced between two starts", Own(|world, case| Box::pin(replaced_later(world, case)))),
+    case(17, "its program is replaced between two starts", Own(|world, case| Box::pin(replaced_later(world, case)))).at(Bare).with(&[]),
 ];
 
 #[rustfmt::skip]
@@ -423,7 +424,6 @@ async fn try_all(world: &World, cases: &[Case]) {
         let tried = async {
             match case.act {
                 Test(_) => {}
-                NotHere(why) => println!("not tried: {case}: it takes {why}"),
                 Mode(mode, tweak, expected, says) => {
                     mode_ends(world, case, mode, tweak, expected, says).await;
                 }
@@ -700,6 +700,99 @@ async fn cannot_start(world: &World, case: &Case) {
         assert!(error.to_string().contains(said), "{case}: no {said:?} in {error}");
         scene.end(case).await;
     }
+}
+
+/// The script's interpreter waits until another script has its place, and then opens it by its
+/// name: it finds what was compared. Also if the interpreter is named in the command.
+async fn replaced(world: &World, case: &Case) {
+    let flags = world.path("flags");
+    fs::create_dir_all(&flags).expect("it is ours");
+    let (here, go) = (flags.join("here"), flags.join("go"));
+    let waits = format!(
+        "#!/bin/sh\n: > {}\nwhile [ ! -e {} ]; do sleep 0.01; done\nexec /bin/sh \"$@\"\n",
+        here.display(),
+        go.display()
+    );
+    let interpreter = executable(world, "sh", waits.as_bytes(), 0o755);
+    let fixture = crate::world::hostile().to_owned();
+    let good = format!("#!{interpreter}\nexec {} good\n", fixture.display());
+    let other = format!("#!{interpreter}\nexit 66\n");
+    for (in_place, is_named) in [(false, false), (true, false), (false, true), (true, true)] {
+        let script = executable(world, "script", good.as_bytes(), 0o755);
+        let command = match is_named {
+            // Seen from the folder that it runs in.
+            true => vec![interpreter.clone(), "script".to_owned()],
+            false => vec![script.clone()],
+        };
+        let mut plan = world.program("p", command);
+        plan.prefix = Some("p".into());
+        plan.sandbox.level = case.level;
+        plan.restart.when = RestartWhen::Never;
+        let grant = |path: &Path, write| FileGrant { path: path.to_owned(), write, make: false };
+        plan.sandbox.files = vec![grant(&flags, true), grant(&fixture, false)];
+        let mut digest = digest_of(&plan).expect("it can be read").1;
+        assert_eq!(digest.word, usize::from(is_named), "{case}");
+        digest.word = usize::from(is_named);
+        plan.digest = Some(digest);
+        let scene = Scene::new(world, plan).await;
+        let ready = scene.stage.ready("p");
+        let replace = async {
+            while !here.exists() {
+                tokio::time::sleep(ms(1)).await;
+            }
+            match in_place {
+                true => drop(executable(world, "script", other.as_bytes(), 0o755)),
+                false => {
+                    let other = executable(world, "other", other.as_bytes(), 0o755);
+                    fs::rename(other, &script).expect("it is ours");
+                }
+            }
+            fs::write(&go, "").expect("it is ours");
+        };
+        let (ready, ()) = within("an answer", futures::future::join(ready, replace)).await;
+        let how = format!("{case}: in place {in_place}, named {is_named}");
+        ready.unwrap_or_else(|error| panic!("{how}: {error}"));
+        assert_eq!(
+            brief(&scene.stage.call("p_echo", json!({ "text": "hi" })).await),
+            "ok",
+            "{how}"
+        );
+        scene.stage.down("p").await;
+        scene.end(case).await;
+        fs::remove_file(&here).and_then(|()| fs::remove_file(&go)).expect("they are ours");
+    }
+}
+
+/// What was compared once is compared again, and named if it is another.
+async fn replaced_later(world: &World, case: &Case) {
+    let program = executable(
+        world,
+        "program",
+        &fs::read(crate::world::hostile()).expect("it may be read"),
+        0o755,
+    );
+    let mut plan = world.program("p", vec![program, "good".to_owned()]);
+    plan.prefix = Some("p".into());
+    plan.sandbox.level = case.level;
+    plan.digest = Some(digest_of(&plan).expect("it can be read").1);
+    let changed = plan.clone();
+    let scene = Scene::new(world, plan).await;
+    scene.stage.up("p").await;
+    assert_eq!(brief(&scene.stage.call("p_echo", json!({ "text": "hi" })).await), "ok", "{case}");
+    scene.stage.down("p").await;
+    executable(world, "program", b"#!/bin/sh\n", 0o755);
+    scene.stage.restart("p").expect("it is there");
+    let error = within("an answer", scene.stage.ready("p")).await.expect_err("another program");
+    scene.stage.until("p", State::Quarantined).await;
+    let found = digest_of(&changed).expect("it can be read").1.to_string();
+    let status = scene.stage.plugin("p").expect("it is there");
+    assert_eq!(
+        (status.reason.kind(), status.reason.code()),
+        ("not_verified", Some("PB0518")),
+        "{case}: {error}"
+    );
+    assert!(error.to_string().contains(&found), "{case}: no {found} in {error}");
+    scene.end(case).await;
 }
 
 async fn leaves_behind(world: &World, case: &Case, mode: &str) {

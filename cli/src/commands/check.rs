@@ -1,11 +1,14 @@
 //! `plugbay check`: every problem of the manifests, in its place.
 
-use plugbay_supervisor::manifest::{Loaded, Severity};
+use plugbay_supervisor::{
+    digest_of,
+    manifest::{Loaded, Severity},
+};
 
 use crate::{
     args::Check,
     exit::Exit,
-    render::{BAD, GOOD, Screen, Status, WARN},
+    render::{BAD, GOOD, Screen, Status, WARN, one_line},
     source::{self, Source},
     trouble::Outcome,
 };
@@ -19,6 +22,9 @@ pub(super) fn check(args: &Check, screen: &Screen) -> Outcome {
         return screen.json(&loaded.report.to_json()).map(|()| exit);
     }
     screen.report(&loaded.report);
+    if args.digests {
+        screen.data(&digests(&loaded))?;
+    }
     let style = match exit {
         Exit::Fine if loaded.report.count(Severity::Warning) == 0 => GOOD,
         Exit::Fine => WARN,
@@ -26,6 +32,21 @@ pub(super) fn check(args: &Check, screen: &Screen) -> Outcome {
     };
     screen.status(&Status::new(style, "Checked", summary(&path.display().to_string(), &loaded)));
     Ok(exit)
+}
+
+/// What would accept the plugins' programs as they are now.
+fn digests(loaded: &Loaded) -> String {
+    let lines = loaded.plan.plugins.iter().map(|plan| match digest_of(plan) {
+        Ok((file, digest)) => {
+            let file = one_line(&file.display().to_string());
+            format!("[plugins.{}]\ndigest = \"{digest}\"   # {file}\n", plan.name)
+        }
+        Err((file, error)) => {
+            let file = one_line(&file.display().to_string());
+            format!("# [plugins.{}]: {file}: {error}\n", plan.name)
+        }
+    });
+    lines.collect::<Vec<_>>().join("\n")
 }
 
 fn summary(from: &str, loaded: &Loaded) -> String {

@@ -108,6 +108,7 @@ impl Watch {
             }
         }
         sys::close(Fd(wire::SCRIPT));
+        sys::close(Fd(wire::PROGRAM));
         sys::hide().ok();
     }
 

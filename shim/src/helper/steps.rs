@@ -63,7 +63,7 @@ pub(crate) fn run(mut script: Script, program: Program) -> ! {
 
 /// Before anything else: what was inherited by accident goes.
 fn begin() -> Result<()> {
-    sys::close_from(wire::SCRIPT + 1, false)?;
+    sys::close_from(wire::PROGRAM + 1, false)?;
     sys::close_from(wire::CONTROL, true)?;
     sys::set_name(c"plugbay-shim")
 }
@@ -168,7 +168,9 @@ impl State {
             Op::Enforce => sys::landlock_enforce(self.ruleset.ok_or(EINVAL)?),
             Op::Filter => sys::filter(with.bytes()?),
             Op::Directory => sys::change_directory(with.text()?),
-            Op::Exec => self.exec(with.text()?),
+            Op::Copy => copy(with.text()?),
+            Op::Exec => self.exec(Some(with.text()?)),
+            Op::ExecProgram => self.exec(None),
             Op::Done => {
                 say(Kind::TreeEmpty, Record::default());
                 self.watch.end(0)
@@ -217,10 +219,15 @@ impl State {
         attached
     }
 
-    fn exec(&self, path: Text) -> Result<()> {
+    /// A file in the view, or else the program that was handed over.
+    fn exec(&self, path: Option<Text>) -> Result<()> {
         sys::close_from(wire::CONTROL, true)?;
         say(Kind::Started, Record::default());
-        Err(sys::exec(path, self.program.argv, self.program.env))
+        let Program { argv, env } = self.program;
+        Err(match path {
+            Some(path) => sys::exec(path, argv, env),
+            None => sys::exec_file(Fd(wire::PROGRAM), argv, env),
+        })
     }
 }
 
@@ -235,6 +242,14 @@ fn folder_in(mode: u64, above: Text, folder: Text) -> Result<()> {
         }
     }
     Err(ENOENT)
+}
+
+fn copy(path: Text) -> Result<()> {
+    let file = sys::open(path, Open::CreateProgram)?;
+    let copied = sys::copy(Fd(wire::PROGRAM), file);
+    // Or it could not be executed.
+    sys::close(file);
+    copied
 }
 
 fn unless_there(made: Result<()>) -> Result<()> {

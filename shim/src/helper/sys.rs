@@ -32,6 +32,7 @@ mod nr {
     pub(super) const RT_SIGPROCMASK: usize = 14;
     pub(super) const IOCTL: usize = 16;
     pub(super) const SOCKET: usize = 41;
+    pub(super) const SENDFILE: usize = 40;
     pub(super) const SENDTO: usize = 44;
     pub(super) const SENDMSG: usize = 46;
     pub(super) const BIND: usize = 49;
@@ -55,6 +56,7 @@ mod nr {
     pub(super) const UNLINKAT: usize = 263;
     pub(super) const SYMLINKAT: usize = 266;
     pub(super) const PPOLL: usize = 271;
+    pub(super) const EXECVEAT: usize = 322;
     pub(super) const UNSHARE: usize = 272;
     pub(super) const SIGNALFD4: usize = 289;
     pub(super) const DUP3: usize = 292;
@@ -85,6 +87,7 @@ mod nr {
     pub(super) const LSEEK: usize = 62;
     pub(super) const READ: usize = 63;
     pub(super) const WRITE: usize = 64;
+    pub(super) const SENDFILE: usize = 71;
     pub(super) const PPOLL: usize = 73;
     pub(super) const SIGNALFD4: usize = 74;
     pub(super) const CAPSET: usize = 91;
@@ -103,6 +106,7 @@ mod nr {
     pub(super) const WAIT4: usize = 260;
     pub(super) const PRLIMIT64: usize = 261;
     pub(super) const SECCOMP: usize = 277;
+    pub(super) const EXECVEAT: usize = 281;
 }
 
 /// Those that came after the architectures agreed.
@@ -307,6 +311,12 @@ pub(crate) fn exec(path: &CStr, argv: *const *const c_char, env: *const *const c
     call!(nr::EXECVE, path.as_ptr(), argv, env).err().unwrap_or(EINVAL)
 }
 
+/// The same for an open file, which is no script.
+pub(crate) fn exec_file(file: Fd, argv: *const *const c_char, env: *const *const c_char) -> Errno {
+    let done = call!(nr::EXECVEAT, file.0, c"".as_ptr(), argv, env, AT_EMPTY_PATH);
+    done.err().unwrap_or(EINVAL)
+}
+
 // ── What a process may ─────────────────────────────────────────────────────────
 
 fn prctl(option: usize, a: usize, b: usize) -> Result<usize> {
@@ -429,6 +439,8 @@ pub(crate) enum Open {
     Folder,
     /// Made if it is not there.
     Create,
+    /// Made, to be executed, and an error if it is there.
+    CreateProgram,
 }
 
 impl Open {
@@ -446,7 +458,16 @@ impl Open {
                 Self::Path => PATH,
                 Self::Folder => PATH | DIRECTORY,
                 Self::Create => 1 | 0o100,
+                Self::CreateProgram => 1 | 0o100 | 0o200,
             }
+    }
+
+    /// The permissions of a file that is made.
+    fn mode(self) -> usize {
+        match self {
+            Self::CreateProgram => 0o555,
+            _ => 0o644,
+        }
     }
 }
 
@@ -455,7 +476,8 @@ pub(crate) fn open(path: &CStr, how: Open) -> Result<Fd> {
 }
 
 pub(crate) fn open_at(folder: Fd, path: &CStr, how: Open) -> Result<Fd> {
-    call!(nr::OPENAT, folder.0 as isize, path.as_ptr(), how.flags(), 0o644).map(|fd| Fd(fd as i32))
+    let (flags, mode) = (how.flags(), how.mode());
+    call!(nr::OPENAT, folder.0 as isize, path.as_ptr(), flags, mode).map(|fd| Fd(fd as i32))
 }
 
 /// Names something below a folder as if that were the root, and refuses a path with a
@@ -471,6 +493,20 @@ pub(crate) fn open_below(root: Fd, path: &CStr) -> Result<Fd> {
 pub(crate) fn write(to: Fd, bytes: &[u8]) -> Result<()> {
     // What is written here is taken whole or not at all.
     call!(nr::WRITE, to.0, bytes.as_ptr(), bytes.len()).map(drop)
+}
+
+/// All of a file, from its start, into another.
+pub(crate) fn copy(from: Fd, to: Fd) -> Result<()> {
+    // As much as the kernel copies at once.
+    const PART: usize = 0x7fff_f000;
+    let mut at = 0_u64;
+    loop {
+        match call!(nr::SENDFILE, to.0, from.0, &raw mut at, PART) {
+            Ok(0) => return Ok(()),
+            Ok(_) | Err(EINTR) => {}
+            Err(errno) => return Err(errno),
+        }
+    }
 }
 
 /// Bytes that were read; 0 at the end.

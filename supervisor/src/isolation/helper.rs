@@ -10,7 +10,7 @@ use std::{
     mem::MaybeUninit,
     net::Shutdown,
     os::{
-        fd::{AsFd, AsRawFd, OwnedFd, RawFd},
+        fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd},
         unix::net::UnixStream,
     },
     path::Path,
@@ -18,13 +18,8 @@ use std::{
 };
 
 use nix::{
-    errno::Errno,
-    fcntl::{FcntlArg, SealFlag, fcntl},
     spawn::{PosixSpawnAttr, PosixSpawnFileActions, PosixSpawnFlags, posix_spawn},
-    sys::{
-        memfd::{MFdFlags, memfd_create},
-        signal::SigSet,
-    },
+    sys::signal::SigSet,
     unistd::Pid,
 };
 use plugbay_shim::{
@@ -34,11 +29,11 @@ use plugbay_shim::{
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, recvmsg};
 use tokio::{io::Interest, task::AbortHandle};
 
-use super::proxy::Proxy;
+use super::{memory, proxy::Proxy};
 
 /// Descriptors of ours that the child is to have under low numbers must not have low
 /// numbers themselves, or one would be overwritten before it is copied.
-const LOW: RawFd = wire::SCRIPT + 1;
+pub(super) const LOW: RawFd = wire::PROGRAM + 1;
 
 /// The helper's program, in memory once per supervisor.
 #[derive(Debug, Default)]
@@ -52,6 +47,8 @@ pub(crate) struct Start<'a> {
     pub(crate) script: &'a Script,
     /// The arguments of the program to be, its name first.
     pub(crate) argv: &'a [String],
+    /// The program to be, if it is in memory.
+    pub(crate) program: Option<BorrowedFd<'a>>,
     /// Its whole environment.
     pub(crate) env: Vec<(&'a str, &'a str)>,
     /// Its stdin, stdout and stderr.
@@ -66,10 +63,12 @@ impl Helper {
     pub(crate) fn start(&self, start: Start<'_>) -> io::Result<(Pid, UnixStream)> {
         let program = self.program()?;
         let (ours, theirs) = UnixStream::pair()?;
-        let script = high(sealed(c"plugbay-script", start.script.bytes(), MFdFlags::empty())?)?;
-        let control = high(theirs.into())?;
+        let mut script = memory::file(c"plugbay-script")?;
+        script.write_all(start.script.bytes())?;
+        let script = memory::sealed(script)?;
+        let control = memory::high(theirs.into())?;
         let [stdin, stdout, stderr] = start.pipes;
-        let pipes = [high(stdin)?, high(stdout)?, high(stderr)?];
+        let pipes = [memory::high(stdin)?, memory::high(stdout)?, memory::high(stderr)?];
 
         let mut actions = PosixSpawnFileActions::init()?;
         let pipes = pipes.iter().zip(0..);
@@ -77,6 +76,9 @@ impl Helper {
         for (fd, number) in pipes.chain(others) {
             actions.add_dup2(fd.as_raw_fd(), number)?;
         }
+        // Its number is high, as those of all files in memory.
+        let to_be = start.program.unwrap_or(script.as_fd());
+        actions.add_dup2(to_be.as_raw_fd(), wire::PROGRAM)?;
         // The host may ignore or block signals; its plugins do not inherit that.
         let mut attributes = PosixSpawnAttr::init()?;
         attributes.set_flags(
@@ -99,48 +101,11 @@ impl Helper {
         if let Some(program) = self.program.get() {
             return Ok(program);
         }
-        let image = image().ok_or(io::ErrorKind::Unsupported)?;
-        // Says that it is meant to be executed; kernels before 6.3 do not know the word.
-        let executable = MFdFlags::from_bits_retain(0x10);
-        let made = match sealed(c"plugbay-shim", image, executable) {
-            Err(error) if error.raw_os_error() == Some(Errno::EINVAL as i32) => {
-                sealed(c"plugbay-shim", image, MFdFlags::empty())
-            }
-            made => made,
-        };
-        let made = high(made?)?;
+        let mut file = memory::file(c"plugbay-shim")?;
+        file.write_all(image().ok_or(io::ErrorKind::Unsupported)?)?;
+        let made = memory::sealed(file)?;
         // Of two that come at once the first stays.
         Ok(self.program.get_or_init(|| made))
-    }
-}
-
-/// A file in memory that nobody can change any more.
-fn sealed(name: &std::ffi::CStr, bytes: &[u8], flags: MFdFlags) -> io::Result<OwnedFd> {
-    let flags = flags | MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING;
-    let mut file = std::fs::File::from(memfd_create(name, flags)?);
-    file.write_all(bytes)?;
-    let seals = SealFlag::F_SEAL_SEAL
-        | SealFlag::F_SEAL_SHRINK
-        | SealFlag::F_SEAL_GROW
-        | SealFlag::F_SEAL_WRITE;
-    fcntl(&file, FcntlArg::F_ADD_SEALS(seals))?;
-    Ok(file.into())
-}
-
-/// The same descriptor under a number that is not low.
-fn high(fd: OwnedFd) -> io::Result<OwnedFd> {
-    let mut copies = vec![fd];
-    // Each copy has the lowest number that is free; those that are not wanted are closed
-    // once one is.
-    loop {
-        match copies.pop() {
-            Some(fd) if LOW <= fd.as_raw_fd() => return Ok(fd),
-            Some(fd) => {
-                let next = fd.as_fd().try_clone_to_owned()?;
-                copies.extend([fd, next]);
-            }
-            None => return Err(io::ErrorKind::InvalidInput.into()),
-        }
     }
 }
 

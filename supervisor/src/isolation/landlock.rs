@@ -86,7 +86,7 @@ pub(crate) fn write(
             Shown::Device { .. } => (READ_FILE | WRITE_FILE | IOCTL_DEV, false),
             Shown::Processes => (READ_FILE | READ_DIR, true),
             // It is what it points at that counts; and ours may be read with all the rest.
-            Shown::Link { .. } | Shown::Text { .. } => continue,
+            Shown::Link { .. } | Shown::Text { .. } | Shown::Program { .. } => continue,
         };
         let path = match shown {
             Shown::Host { from, .. } if at_origin => from,

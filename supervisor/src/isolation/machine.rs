@@ -96,7 +96,7 @@ impl Probe {
             let null = fs::File::options().read(true).write(true).open("/dev/null")?;
             let null = || null.try_clone().map(OwnedFd::from);
             let pipes = [null()?, null()?, null()?];
-            let start = Start { script: &script, argv: &[], env: Vec::new(), pipes };
+            let start = Start { script: &script, argv: &[], program: None, env: Vec::new(), pipes };
             let (pid, socket) = self.helper.start(start)?;
             let evidence = evidence_of(socket)?;
             // Fails where the host lets the system collect its children. What the helper says

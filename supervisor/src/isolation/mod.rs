@@ -9,6 +9,7 @@ mod filter;
 pub(crate) mod helper;
 mod landlock;
 mod machine;
+pub(crate) mod memory;
 mod namespaces;
 mod proxy;
 mod request;
@@ -30,7 +31,7 @@ use proxy::Proxy;
 
 use std::sync::Arc;
 
-use crate::{fact::Facts, plan::PluginPlan, reason::Reason};
+use crate::{digest::Program, fact::Facts, plan::PluginPlan, reason::Reason};
 
 /// What stays for one plugin from start to start.
 #[derive(Debug)]
@@ -40,11 +41,13 @@ pub(crate) struct Enclosure {
     facts: Facts,
     /// What all plugins together are held to.
     ceiling: Arc<Ceiling>,
+    /// What its program was when it was last compared with its digest.
+    pub(crate) verified: Option<Arc<Program>>,
 }
 
 impl Enclosure {
     pub(crate) fn new(helper: Arc<Helper>, facts: Facts, ceiling: Arc<Ceiling>) -> Self {
-        Self { helper, facts, ceiling }
+        Self { helper, facts, ceiling, verified: None }
     }
 
     pub(crate) fn helper(&self) -> &Helper {
@@ -56,7 +59,7 @@ impl Enclosure {
     /// # Errors
     /// Why they cannot stand.
     pub(crate) fn walls(&self, plan: &PluginPlan) -> Result<Walls, Reason> {
-        Walls::new(plan, &self.ceiling, Machine::here())
+        Walls::new(plan, &self.ceiling, Machine::here(), self.verified.as_deref())
     }
 
     /// The way out of walls that have one.

@@ -15,8 +15,9 @@ const LINE_MAX: usize = 256;
 /// anybody's.
 const LIBRARIES: &[&str] = &["node_modules/npm", "ruby", "perl5", "jvm"];
 
-/// All that is to be shown for a program. `search` is the PATH it will have.
-pub(crate) fn needs(program: &Path, search: &str) -> Vec<PathBuf> {
+/// All that is to be shown for a program. `search` is the PATH it will have, and `head` the
+/// program's start if that is known better than its file says.
+pub(crate) fn needs(program: &Path, search: &str, mut head: Option<&[u8]>) -> Vec<PathBuf> {
     let mut needs = Vec::new();
     let mut next = Some(program.to_owned());
     for _ in 0..DEPTH_MAX {
@@ -26,7 +27,10 @@ pub(crate) fn needs(program: &Path, search: &str) -> Vec<PathBuf> {
             needs.extend(library(it));
             needs.extend(managed(it));
         }
-        next = interpreter(&real, search);
+        next = match head.take() {
+            Some(head) => interpreter(head, search),
+            None => start(&real).and_then(|head| interpreter(&head, search)),
+        };
         needs.extend([path, real]);
     }
     needs.sort();
@@ -61,10 +65,14 @@ fn managed(program: &Path) -> Option<PathBuf> {
     is_manager.then(|| root.to_owned())
 }
 
-/// Who runs a script, by its first line.
-fn interpreter(script: &Path, search: &str) -> Option<PathBuf> {
+fn start(file: &Path) -> Option<Vec<u8>> {
     let mut start = Vec::new();
-    fs::File::open(script).ok()?.take(LINE_MAX as u64).read_to_end(&mut start).ok()?;
+    fs::File::open(file).ok()?.take(LINE_MAX as u64).read_to_end(&mut start).ok()?;
+    Some(start)
+}
+
+/// Who runs a script, by its first line.
+fn interpreter(start: &[u8], search: &str) -> Option<PathBuf> {
     let line = start.strip_prefix(b"#!")?.split(|byte| *byte == b'\n').next()?;
     let line = std::str::from_utf8(line).ok()?;
     let mut words = line.split_whitespace();
@@ -96,7 +104,7 @@ mod tests {
     fn shown(root: &tempfile::TempDir, program: &str, search: &str) -> Vec<String> {
         let at = root.path();
         let search = format!("relative:{}", at.join(search).display());
-        let needs = needs(&at.join(program), &search);
+        let needs = needs(&at.join(program), &search, None);
         let text = |it: &PathBuf| it.strip_prefix(at).unwrap().display().to_string();
         needs.iter().map(text).collect()
     }
@@ -124,7 +132,7 @@ mod tests {
     #[test]
     fn a_manager_of_versions_is_needed_whole() {
         let root = tree(&[("m/shims/python3", "#!/bin/sh\n"), ("m/versions/3/bin/python3", "")]);
-        let needs = needs(&root.path().join("m/shims/python3"), "");
+        let needs = needs(&root.path().join("m/shims/python3"), "", None);
         assert!(needs.contains(&root.path().join("m")), "{needs:?}");
         assert!(needs.contains(&"/bin/sh".into()), "{needs:?}");
         let root = tree(&[("home/shims/python3", ""), ("home/key", "")]);

@@ -11,7 +11,10 @@ use nix::unistd::{Gid, Uid};
 use plugbay_shim::{Mounted, Script};
 
 use super::runtime;
-use crate::plan::{FileGrant, Network};
+use crate::{
+    digest::Program,
+    plan::{FileGrant, Network},
+};
 
 /// Folders of the system, to be read and executed.
 const SYSTEM: &[&str] = &["/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/nix/store"];
@@ -40,6 +43,8 @@ pub(crate) enum Shown {
     Memory { path: PathBuf, mode: u32 },
     /// A file of ours.
     Text { path: PathBuf, text: String },
+    /// The program that was handed over, in the place of the host's file, and its size.
+    Program { path: PathBuf, bytes: u64 },
     /// The processes of the plugin.
     Processes,
     /// A symbolic link.
@@ -53,6 +58,7 @@ impl Shown {
             | Self::Device { path }
             | Self::Memory { path, .. }
             | Self::Text { path, .. }
+            | Self::Program { path, .. }
             | Self::Link { path, .. } => path,
             Self::Processes => Path::new("/proc"),
         }
@@ -64,6 +70,8 @@ impl Shown {
 pub(crate) struct Wanted<'a> {
     /// Its program, and the PATH in which it looks for others.
     pub(crate) program: &'a Path,
+    /// What of its command is in memory, if anything is.
+    pub(crate) verified: Option<&'a Program>,
     pub(crate) search: &'a str,
     /// The folder it runs in.
     pub(crate) dir: &'a Path,
@@ -72,11 +80,17 @@ pub(crate) struct Wanted<'a> {
     pub(crate) files: &'a [FileGrant],
 }
 
+/// Why there is no view.
+#[derive(Debug)]
+pub(crate) enum NoView {
+    /// A path that should be shown, and what the system said of it.
+    Missing(PathBuf, io::Error),
+    /// The program is to stay as it is, and lies in a folder that may be changed.
+    MayBeChanged(PathBuf),
+}
+
 /// The view, parents before children.
-///
-/// # Errors
-/// A path that should be shown, and what the system said of it.
-pub(crate) fn view(wanted: &Wanted<'_>) -> Result<Vec<Shown>, (PathBuf, io::Error)> {
+pub(crate) fn view(wanted: &Wanted<'_>) -> Result<Vec<Shown>, NoView> {
     // The same for all plugins, and it takes as long to look at as to mount.
     static SYSTEM: [OnceLock<Vec<Shown>>; 2] = [const { OnceLock::new() }; 2];
     let [local, network] = &SYSTEM;
@@ -95,9 +109,15 @@ pub(crate) fn view(wanted: &Wanted<'_>) -> Result<Vec<Shown>, (PathBuf, io::Erro
         view.host(wanted.dir, Access::Read)?;
     }
     // Where it is asked for and where it really is, and what it cannot run without.
-    view.host(wanted.program, Access::Read)?;
-    for path in runtime::needs(wanted.program, wanted.search) {
+    let first = wanted.verified.filter(|it| it.is_first());
+    let is_other = |path: &Path| first.is_none_or(|it| path != wanted.program && path != it.path());
+    let needs = runtime::needs(wanted.program, wanted.search, first.map(Program::head));
+    let needs = std::iter::once(wanted.program.to_owned()).chain(needs);
+    for path in needs.filter(|it| is_other(it)) {
         view.host(&path, Access::Read)?;
+    }
+    if let Some(verified) = wanted.verified {
+        view.verified(verified, wanted.dir)?;
     }
     Ok(view.sorted())
 }
@@ -177,12 +197,58 @@ impl View {
         }
     }
 
-    fn host(&mut self, path: &Path, access: Access) -> Result<(), (PathBuf, io::Error)> {
-        let real = fs::canonicalize(path).map_err(|error| (path.to_owned(), error))?;
+    fn host(&mut self, path: &Path, access: Access) -> Result<(), NoView> {
+        let real = fs::canonicalize(path).map_err(|error| NoView::Missing(path.into(), error))?;
         let is_folder = real.is_dir();
         if !self.covers(path, access) {
             self.push(path, real, access, is_folder);
         }
+        Ok(())
+    }
+
+    /// Puts a program that was handed over where it really is. No folder on the way there may
+    /// be the host's, where others could put another in its place: it is ours, and what the
+    /// host's has beside the way is shown in it.
+    fn verified(&mut self, program: &Program, dir: &Path) -> Result<(), NoView> {
+        let path = program.path();
+        // What lies beside it is where it will look for it.
+        if let Ok(real) = fs::canonicalize(dir)
+            && path.starts_with(&real)
+            && real.parent().is_some()
+        {
+            self.host(&real, Access::Read)?;
+        }
+        let mut entries = 0;
+        while let Some(at) = self.0.iter().position(
+            |it| matches!(it, Shown::Host { path: folder, .. } if path.starts_with(folder)),
+        ) {
+            let Shown::Host { path: folder, access, .. } = self.0.remove(at) else { break };
+            // Otherwise it is the file itself, by itself.
+            if folder == path {
+                continue;
+            }
+            if access == Access::Write {
+                return Err(NoView::MayBeChanged(folder));
+            }
+            let failed = |error| NoView::Missing(folder.clone(), error);
+            for entry in fs::read_dir(&folder).map_err(failed)? {
+                entries += 1;
+                if ENTRIES_MAX < entries {
+                    let many = "there are too many files beside the program for its digest";
+                    return Err(failed(io::Error::other(many)));
+                }
+                let (entry, kind) =
+                    entry.and_then(|it| Ok((it.path(), it.file_type()?))).map_err(failed)?;
+                if entry == path || self.0.iter().any(|it| it.path() == entry) {
+                    continue;
+                }
+                match fs::read_link(&entry) {
+                    Ok(says) => self.0.push(Shown::Link { path: entry, says }),
+                    Err(_) => self.push(&entry.clone(), entry, access, kind.is_dir()),
+                }
+            }
+        }
+        self.0.push(Shown::Program { path: path.into(), bytes: program.bytes() });
         Ok(())
     }
 
@@ -229,6 +295,11 @@ const ATTR_NOEXEC: u64 = 8;
 
 /// Where the new root is mounted before it becomes one: any folder that is there.
 const STAGE: &str = "/usr";
+/// How many files and folders may lie beside a program that has a digest, and beside the
+/// folders that it lies in, as far as they are shown: each is a mount.
+const ENTRIES_MAX: usize = 4096;
+/// What the new root holds beside a program: folders and small files.
+const ROOT_BYTES: u64 = 1 << 20;
 /// How many files a folder in memory may hold: one for so much of what it may hold at all.
 const BYTES_PER_FILE: u64 = 4096;
 const FILES_MIN: u64 = 256;
@@ -244,7 +315,10 @@ pub(crate) fn write(view: &[Shown], memory_bytes: u64, script: &mut Script) {
     let bare = |flags| Mounted { flags, kind: "", options: "" };
     // Nothing that happens here is seen outside.
     script.mount("/", bare(MS_REC | MS_PRIVATE));
-    let root = Mounted { flags: MS_NOSUID | MS_NODEV, kind: "tmpfs", options: "mode=755,size=1m" };
+    let programs =
+        view.iter().map(|it| if let Shown::Program { bytes, .. } = it { *bytes } else { 0 });
+    let options = format!("mode=755,size={}", ROOT_BYTES + programs.sum::<u64>());
+    let root = Mounted { flags: MS_NOSUID | MS_NODEV, kind: "tmpfs", options: &options };
     script.mount(STAGE, root);
     script.pivot(STAGE);
     let mut made: Vec<PathBuf> = Vec::new();
@@ -264,6 +338,7 @@ pub(crate) fn write(view: &[Shown], memory_bytes: u64, script: &mut Script) {
                 place(path, false, &mut made, script);
                 script.write(&text, content);
             }
+            Shown::Program { .. } => script.copy(&text),
             Shown::Host { from, access, is_folder, .. } => {
                 if is_ours {
                     place(path, *is_folder, &mut made, script);

@@ -18,13 +18,14 @@ use super::{
     landlock,
     namespaces::Namespaces,
     proxy,
-    view::{self, Shown, Wanted},
+    view::{self, NoView, Shown, Wanted},
 };
 use crate::{
+    digest::Program as Verified,
     launch::{Exit, is_passing, spawn_failed},
     peer::Peer,
     plan::{Ceilings, IfMissing, Item, Level, Limits, Network, PluginPlan, STATE},
-    reason::Reason,
+    reason::{DigestFault, Reason},
 };
 
 /// What each folder in memory may hold, where memory has no bound.
@@ -295,6 +296,7 @@ impl Walls {
         plan: &PluginPlan,
         ceiling: &Arc<Ceiling>,
         machine: &Machine,
+        verified: Option<&Verified>,
     ) -> Result<Self, Reason> {
         degraded(plan, ceiling.limits(), machine)?;
         let (used, _) = choose(plan, ceiling.limits(), machine);
@@ -304,23 +306,37 @@ impl Walls {
             Network::Hosts(granted) => granted.clone(),
             Network::None | Network::All => Vec::new(),
         };
+        let refused = |fault| Reason::NotVerified {
+            file: verified.map_or_else(String::new, |it| it.path().display().to_string()),
+            fault,
+        };
+        if !used.namespaces.files && verified.is_some_and(Verified::is_script) {
+            return Err(refused(DigestFault::NeedsView));
+        }
         let shown = view::view(&Wanted {
             program: Path::new(&program),
+            // Without a view it is run from memory.
+            verified: verified.filter(|_| used.namespaces.files),
             search: plan.env.get("PATH").map_or("", String::as_str),
             dir: &plan.dir,
             private_tmp: plan.sandbox.private_tmp,
             network,
             files: &plan.sandbox.files,
         });
-        let shown = shown.map_err(|(path, error)| match path == Path::new(&program) {
+        let shown = shown.map_err(|none| match none {
             // The same words as without walls.
-            true => spawn_failed(&program, &error),
-            false => failed(&format!("show {}", path.display()), &error),
+            NoView::Missing(path, error) if path == Path::new(&program) => {
+                spawn_failed(&program, &error)
+            }
+            NoView::Missing(path, error) => failed(&format!("show {}", path.display()), &error),
+            NoView::MayBeChanged(folder) => {
+                refused(DigestFault::MayBeChanged { folder: folder.display().to_string() })
+            }
         })?;
         let cage = &machine.cgroups;
         let cage = cage.cage(&plan.name, &plan.limits, ceiling, used.cgroup_kill);
         Ok(Self {
-            script: script(plan, used, &shown, &cage),
+            script: script(plan, used, &shown, &cage, verified),
             guards: if used.namespaces.processes { 2 } else { 1 },
             program,
             env: env(plan, network),
@@ -455,7 +471,13 @@ fn file_size(plan: &PluginPlan) -> Option<u64> {
 }
 
 /// From the helper's first step to the program's.
-fn script(plan: &PluginPlan, used: Used, shown: &[Shown], cage: &Cage) -> Script {
+fn script(
+    plan: &PluginPlan,
+    used: Used,
+    shown: &[Shown],
+    cage: &Cage,
+    verified: Option<&Verified>,
+) -> Script {
     let limits = &plan.limits;
     let network = enforced(plan, used);
     let mut script = Script::default();
@@ -499,6 +521,12 @@ fn script(plan: &PluginPlan, used: Used, shown: &[Shown], cage: &Cage) -> Script
     if used.filter {
         script.filter(&filter::program(network, plan.sandbox.level));
     }
-    script.exec(plan.command.first().map_or("", String::as_str));
+    let program = plan.command.first().map_or("", String::as_str);
+    match verified.filter(|it| it.is_first()) {
+        None => script.exec(program),
+        // By its real path: on another, somebody might have changed where a link leads.
+        Some(it) if used.namespaces.files => script.exec(&it.path().to_string_lossy()),
+        Some(_) => script.exec_program(program),
+    }
     script
 }

@@ -7,7 +7,6 @@ use super::{
     author::Author,
     codes::Code,
     host::{GrantNet, Host, HostFile, Overflow, Plugin},
-    names,
     read::At,
     report::{Notes, Problem},
     settings::{Layers, pick},
@@ -77,10 +76,6 @@ pub(crate) fn unenforced(
             let instead = "a result over the limit fails the call";
             add(format!("limits.overflow = {word}"), &it.span, VERSION, instead);
         }
-    }
-    if let Some(it) = &plugin.digest {
-        let instead = "the plugin's files are not compared with it";
-        add("digest".to_owned(), &it.span, VERSION, instead);
     }
     if let Some(grant) = &plugin.grant {
         let hosts = grant.net.as_ref().map_or(&[][..], |it| match it {
@@ -212,12 +207,5 @@ pub(crate) fn needs(
         && set.0 < need.0
     {
         less("memory", Some(&set.span), (&need.span, size(need)), size(set));
-    }
-}
-
-/// Checks the digest's form.
-pub(crate) fn digest(plugin: &Plugin, source: &Source, notes: &mut Notes) {
-    if let Some(digest) = &plugin.digest {
-        super::author::named("a digest", digest, names::digest, source, notes);
     }
 }

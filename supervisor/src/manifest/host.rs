@@ -72,7 +72,8 @@ keys! {
         command: Option<At<Vec<At<String>>>>,
         /// With `command`: what it speaks on stdin and stdout.
         wire: Option<At<Wire>>,
-        /// `sha256:` and 64 digits: what the plugin's files must be.
+        /// `sha256:` and 64 digits: what its program must be or, of a command such as
+        /// `["python3", "plugin.py"]`, the file that the interpreter is to run.
         digest: Option<At<String>>,
         /// Put before the names of its tools: `geo` makes `lookup` `geo_lookup`.
         prefix: Option<At<String>>,

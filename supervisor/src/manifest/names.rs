@@ -172,6 +172,19 @@ pub(crate) fn digest(text: &str) -> Result<(), String> {
     }
 }
 
+/// Its bytes.
+pub(crate) fn digest_bytes(text: &str) -> Option<[u8; 32]> {
+    let hex = text.strip_prefix("sha256:")?;
+    let mut bytes = [0; 32];
+    if hex.len() != 2 * bytes.len() {
+        return None;
+    }
+    for (at, byte) in bytes.iter_mut().enumerate() {
+        *byte = u8::from_str_radix(hex.get(2 * at..2 * at + 2)?, 16).ok()?;
+    }
+    Some(bytes)
+}
+
 fn characters(text: &str, expected: &str, allowed: impl Fn(char) -> bool) -> Result<(), String> {
     match text.chars().enumerate().find(|&(_, c)| !allowed(c)) {
         Some((at, found)) => {

@@ -16,7 +16,10 @@ use super::{
     source::{Source, Span},
     tools::Listed,
 };
-use crate::plan::{Effect, FileGrant, Level, PluginPlan, STATE, Secret, ToolPlan};
+use crate::{
+    digest,
+    plan::{Digest, Effect, FileGrant, Level, PluginPlan, STATE, Secret, ToolPlan},
+};
 
 /// What one plugin is built from.
 pub(crate) struct Build<'a> {
@@ -39,7 +42,6 @@ impl Build<'_> {
         let layers = Layers { upper: Layer::plugin(plugin), lower: self.defaults };
         settings::check(layers.upper, source, notes);
         settings::check_pairs(layers, true, source, notes);
-        degrade::digest(plugin, source, notes);
         self.check_wire(notes);
         if let Some(prefix) = &plugin.prefix {
             named("a prefix", prefix, names::tool, source, notes);
@@ -49,6 +51,7 @@ impl Build<'_> {
         let effects = grants::effects(self.name, plugin, self.author, source, notes);
         let is_enabled = plugin.enabled.as_ref().is_none_or(|it| it.value);
         let command = self.command(is_enabled, notes);
+        let digest = self.digest(command.as_deref(), notes);
         let secrets = self.secrets(is_enabled, notes);
         self.unset(&granted.env, notes);
         let level = pick!(layers, sandbox.level).map_or(Level::default(), |it| it.value);
@@ -60,6 +63,7 @@ impl Build<'_> {
         let dir = self.author.map_or(self.dir, |it| &it.dir);
         let mut plan = PluginPlan::new(&**self.name, command.unwrap_or_default(), dir);
         settings::apply(layers, &mut plan);
+        plan.digest = digest;
         plan.env = self.around.environment(granted.env.iter().map(String::as_str));
         self.files(&granted.files, &mut plan, notes);
         plan.sandbox.network = granted.network;
@@ -173,6 +177,29 @@ impl Build<'_> {
                 None
             }
         }
+    }
+
+    /// What the file that is run must be. An author's file is not covered itself, so it may
+    /// say nothing that runs beside that file.
+    fn digest(&self, command: Option<&[String]>, notes: &mut Notes) -> Option<Digest> {
+        let text = self.plugin.digest.as_ref()?;
+        named("a digest", text, names::digest, self.source, notes);
+        let (sha256, word) = (names::digest_bytes(text)?, digest::word(command?));
+        if let (Some(author), Some(option)) =
+            (self.author, word.checked_sub(1).filter(|it| 0 < *it))
+        {
+            let message = format!("the digest of `{}` cannot stand for all that runs", **self.name);
+            let option = author.command(self.around).get(option);
+            let at = option.map_or(&author.file.run.command.span, |it| &it.span);
+            let problem = Problem::error(Code::PB0518, message)
+                .at(&author.source, at, "an option of the interpreter, in a file without a digest")
+                .also(self.source, &text.span, "the digest");
+            notes.add(problem.help(
+                "remove the option, or write the command in place of `from`, so that this file \
+                 says it",
+            ));
+        }
+        Some(Digest { sha256, word })
     }
 
     fn secrets(
