@@ -389,10 +389,12 @@ fn a_shutdown_gives_running_calls_their_time_and_then_takes_them_away() {
     alone(async |world| {
         let stage = world.supervise([world.plugin("p", "good")]);
         stage.up("p").await;
-        let short = stage.spawn("sleep", json!({ "ms": 50 }));
         let long = stage.spawn("sleep", json!({ "ms": 600_000 }));
-        holds("both to run", || stage.inside("p") == 2).await;
-        within("both to be sent", async { while stage.ask_state().await["open"] != 3 {} }).await;
+        within("it to be sent", async { while stage.ask_state().await["open"] != 2 {} }).await;
+        let short = stage.spawn("sleep", json!({ "ms": 500 }));
+        // On a busy machine it may have ended before anybody looks.
+        let sent = async { while stage.ask_state().await["open"] != 3 && !short.is_finished() {} };
+        within("both to be sent", sent).await;
         within("the shutdown", stage.shutdown_within(Duration::from_secs(2))).await;
         assert_eq!(brief(&short.await.expect("it ends")), "ok");
         let long = long.await.expect("it ends");
