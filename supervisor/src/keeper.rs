@@ -216,11 +216,7 @@ impl Keeper {
             run: None,
             step: None,
             breaker: Breaker::default(),
-            end: Arc::new(End {
-                run: 0,
-                reason: Arc::clone(&reason),
-                last_words: Private::default(),
-            }),
+            end: Arc::new(End::none(Arc::clone(&reason))),
             reason,
             until: None,
             backoff: Duration::ZERO,
@@ -571,13 +567,8 @@ impl Keeper {
     /// Starts the process that is due, if one is.
     async fn start(&mut self) {
         while std::mem::take(&mut self.due) {
-            match self.verify().await {
-                Ok(verified) => {
-                    self.enclosure.verified = verified;
-                    self.spawn(None);
-                }
-                Err(reason) => self.spawn(Some(reason)),
-            }
+            let verified = self.verify().await;
+            self.spawn(verified);
         }
     }
 
@@ -598,8 +589,8 @@ impl Keeper {
         }
     }
 
-    /// Starts it, unless something is wrong already.
-    fn spawn(&mut self, wrong: Option<Reason>) {
+    /// Starts it, unless its program is not what was due.
+    fn spawn(&mut self, verified: Result<Option<Arc<Program>>, Reason>) {
         self.restart_asked = false;
         self.until = None;
         self.starts += 1;
@@ -610,7 +601,11 @@ impl Keeper {
             self.plan = Arc::new(PluginPlan { limits, timeouts, ..(*self.plan).clone() });
             self.drain_budget = self.plan.timeouts.drain;
         }
-        let launched = match wrong.map_or_else(|| launch(&self.plan, &self.enclosure), Err) {
+        let launched = verified.and_then(|verified| {
+            self.enclosure.verified = verified;
+            launch(&self.plan, &self.enclosure)
+        });
+        let launched = match launched {
             Ok(launched) => launched,
             Err(reason) => return self.not_spawned(reason),
         };

@@ -164,6 +164,13 @@ pub(crate) struct End {
     pub(crate) last_words: Private,
 }
 
+impl End {
+    /// Nothing has run yet; why.
+    pub(crate) fn none(reason: Arc<Reason>) -> Self {
+        Self { run: 0, reason, last_words: Private::default() }
+    }
+}
+
 /// What the keeper publishes and calls read.
 #[derive(Clone, Debug)]
 pub(crate) struct Condition {

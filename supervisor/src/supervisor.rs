@@ -270,7 +270,7 @@ fn cell(plan: PluginPlan, orders: mpsc::UnboundedSender<Order>, off: Option<Off>
             link: None,
             pid: None,
             starts: 0,
-            end: Arc::new(End { run: 0, reason, last_words: Private::default() }),
+            end: Arc::new(End::none(reason)),
             deaths: 0,
             peer: plan.identity.clone(),
         })),

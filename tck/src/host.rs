@@ -5,10 +5,7 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     fs,
     mem::take,
-    sync::{
-        Arc, Mutex, PoisonError,
-        atomic::{AtomicBool, AtomicUsize, Ordering},
-    },
+    sync::{Arc, atomic::AtomicBool},
     time::{Duration, Instant},
 };
 
@@ -28,9 +25,9 @@ use self::{
     zoo::{Animal, Zoo},
 };
 use crate::{
-    check::{Failure, Level, Stop, Verdict, fail},
+    check::{Stop, Verdict, fail},
     process::Program,
-    run::{Outcome, Status},
+    run::{Outcome, each, seed_of},
 };
 
 /// How long an answer may take beyond the time that was set for it, before it is scaled.
@@ -100,53 +97,19 @@ pub fn run(
     terms: &Terms,
     heard: &(dyn Fn(&Outcome) + Sync),
 ) -> Vec<Outcome> {
-    let next = AtomicUsize::new(0);
-    let done: Mutex<Vec<(usize, Outcome)>> = Mutex::default();
-    std::thread::scope(|scope| {
-        for _ in 0..terms.jobs.max(1) {
-            scope.spawn(|| {
-                loop {
-                    let at = next.fetch_add(1, Ordering::Relaxed);
-                    let Some(animal) = animals.get(at) else { return };
-                    if terms.interrupted.load(Ordering::Relaxed) {
-                        return;
-                    }
-                    let outcome = one(adapter, zoo, animal, terms);
-                    heard(&outcome);
-                    done.lock().unwrap_or_else(PoisonError::into_inner).push((at, outcome));
-                }
-            });
-        }
-    });
-    let mut done = done.into_inner().unwrap_or_else(PoisonError::into_inner);
-    done.sort_by_key(|(at, _)| *at);
-    done.into_iter().map(|(_, outcome)| outcome).collect()
+    each(animals, terms.jobs, &terms.interrupted, |animal| {
+        let outcome = one(adapter, zoo, animal, terms);
+        heard(&outcome);
+        outcome
+    })
 }
 
 /// Tries a host on one plugin.
 fn one(adapter: &Program, zoo: &Zoo, animal: &'static Animal, terms: &Terms) -> Outcome {
-    let seed = animal.name.bytes().fold(terms.seed, |sum, byte| {
-        sum.rotate_left(7) ^ u64::from(byte).wrapping_mul(0x9E37_79B9)
-    });
+    let seed = seed_of(animal.name, terms.seed);
     let begun = Instant::now();
-    let mut outcome = Outcome {
-        id: animal.name,
-        title: animal.about,
-        group: animal.group(),
-        rules: animal.rules(),
-        level: Level::Must,
-        status: Status::Pass,
-        ms: 0,
-        seed,
-        reason: None,
-        known: None,
-        failure: None,
-        seen_in: None,
-        transcript: Vec::new(),
-        stderr: String::new(),
-        recording: None,
-        exit: None,
-    };
+    let mut outcome =
+        Outcome::passed(animal.name, animal.about, animal.group(), animal.rules(), seed);
     let (verdict, said) = match Adapter::start(adapter, &terms.interrupted) {
         Ok(line) => {
             let mut visit = Visit::new(zoo, animal, terms, seed, line);
@@ -157,21 +120,11 @@ fn one(adapter: &Program, zoo: &Zoo, animal: &'static Animal, terms: &Terms) -> 
     };
     outcome.ms = u64::try_from(begun.elapsed().as_millis()).unwrap_or(u64::MAX);
     let Err(stop) = verdict else { return outcome };
-    let (status, failure, reason) = match stop {
-        Stop::Fail(failure) | Stop::Blocked(failure) => {
-            (Status::Fail, Some(failure), String::new())
-        }
-        Stop::Skip(why) => (Status::Na, None, why),
-        Stop::Inconclusive(why) => (Status::Inconclusive, None, why),
-        Stop::Fault(why) => (Status::HarnessError, None, why),
-        Stop::Interrupted => (Status::Inconclusive, None, "interrupted".into()),
-    };
-    outcome.status = status;
-    outcome.reason = Some(match &failure {
-        Some(Failure { expected, seen, .. }) => format!("expected {expected}, saw {seen}"),
-        None => reason,
+    outcome.stopped(match stop {
+        // Whatever has to work first is a host's business too.
+        Stop::Blocked(failure) => Stop::Fail(failure),
+        stop => stop,
     });
-    outcome.failure = failure;
     if let Some((lines, stderr)) = said {
         outcome.transcript = lines;
         outcome.stderr = String::from_utf8_lossy(&stderr).into_owned();

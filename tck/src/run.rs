@@ -4,7 +4,7 @@ use std::{
     panic::{AssertUnwindSafe, catch_unwind},
     sync::{
         Mutex, PoisonError,
-        atomic::{AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     time::Instant,
 };
@@ -120,12 +120,27 @@ pub struct Outcome {
 impl Outcome {
     pub(crate) fn new(check: &Check, seed: u64, status: Status) -> Self {
         Self {
-            id: check.id,
-            title: check.title,
-            group: check.group(),
-            rules: check.rules.to_vec(),
             level: check.level,
             status,
+            ..Self::passed(check.id, check.title, check.group(), check.rules.to_vec(), seed)
+        }
+    }
+
+    /// One of a MUST with which nothing is wrong so far.
+    pub(crate) fn passed(
+        id: &'static str,
+        title: &'static str,
+        group: &'static str,
+        rules: Vec<&'static str>,
+        seed: u64,
+    ) -> Self {
+        Self {
+            id,
+            title,
+            group,
+            rules,
+            level: Level::Must,
+            status: Status::Pass,
             ms: 0,
             seed,
             reason: None,
@@ -137,6 +152,31 @@ impl Outcome {
             recording: None,
             exit: None,
         }
+    }
+
+    /// Why it is not a pass.
+    pub(crate) fn stopped(&mut self, stop: Stop) {
+        let (status, why) = match stop {
+            Stop::Fail(failure) => {
+                let failed = if self.level == Level::Must { Status::Fail } else { Status::Warn };
+                (failed, Err(failure))
+            }
+            Stop::Blocked(failure) => (Status::Blocked, Err(failure)),
+            Stop::Skip(why) => (Status::Na, Ok(why)),
+            Stop::Inconclusive(why) => (Status::Inconclusive, Ok(why)),
+            Stop::Fault(why) => (Status::HarnessError, Ok(why)),
+            Stop::Interrupted => (Status::Inconclusive, Ok("interrupted".into())),
+        };
+        self.status = status;
+        match why {
+            Ok(why) => self.reason = Some(why),
+            Err(failure) => self.failed(failure),
+        }
+    }
+
+    fn failed(&mut self, failure: Failure) {
+        self.reason = Some(format!("expected {}, saw {}", failure.expected, failure.seen));
+        self.failure = Some(failure);
     }
 
     fn show(&mut self, conversation: &Conversation, record: bool) {
@@ -187,12 +227,40 @@ pub fn applies(check: &Check, subject: &Subject) -> Result<(), String> {
     Ok(())
 }
 
-/// A seed of its own for each check, so that one alone repeats what it did among all.
-fn seed_of(check: &Check, seed: u64) -> u64 {
-    check
-        .id
-        .bytes()
+/// A seed of its own for each check or plugin, so that one alone repeats what it did among all.
+pub(crate) fn seed_of(name: &str, seed: u64) -> u64 {
+    name.bytes()
         .fold(seed, |sum, byte| sum.rotate_left(7) ^ u64::from(byte).wrapping_mul(0x9E37_79B9))
+}
+
+/// Does it for all, so many at a time, until it is interrupted. The results are in the order of what they
+/// came of.
+pub fn each<T: Sync, R: Send>(
+    all: &[T],
+    jobs: usize,
+    interrupted: &AtomicBool,
+    act: impl Fn(&T) -> R + Sync,
+) -> Vec<R> {
+    let next = AtomicUsize::new(0);
+    let done: Mutex<Vec<(usize, R)>> = Mutex::default();
+    std::thread::scope(|scope| {
+        for _ in 0..jobs.max(1) {
+            scope.spawn(|| {
+                loop {
+                    let at = next.fetch_add(1, Ordering::Relaxed);
+                    let Some(one) = all.get(at) else { return };
+                    if interrupted.load(Ordering::Relaxed) {
+                        return;
+                    }
+                    let result = act(one);
+                    done.lock().unwrap_or_else(PoisonError::into_inner).push((at, result));
+                }
+            });
+        }
+    });
+    let mut done = done.into_inner().unwrap_or_else(PoisonError::into_inner);
+    done.sort_by_key(|(at, _)| *at);
+    done.into_iter().map(|(_, result)| result).collect()
 }
 
 /// A broken rule that is watched everywhere, and where that was seen.
@@ -223,30 +291,15 @@ pub fn run(
     jobs: usize,
     heard: &(dyn Fn(&Outcome) + Sync),
 ) -> Vec<Outcome> {
-    let order = in_turn(checks);
-    let next = AtomicUsize::new(0);
-    let done: Mutex<Vec<(usize, Outcome)>> = Mutex::default();
     let seen: Mutex<Vec<Seen>> = Mutex::default();
-    std::thread::scope(|scope| {
-        for _ in 0..jobs.max(1) {
-            scope.spawn(|| {
-                loop {
-                    let turn = next.fetch_add(1, Ordering::Relaxed);
-                    let Some(&(at, check)) = order.get(turn) else { return };
-                    if subject.interrupted.load(Ordering::Relaxed) {
-                        return;
-                    }
-                    let (outcome, conversations) = one(subject, check, seed_of(check, seed));
-                    for conversation in conversations {
-                        gather(check.id, conversation, &seen);
-                    }
-                    heard(&outcome);
-                    done.lock().unwrap_or_else(PoisonError::into_inner).push((at, outcome));
-                }
-            });
+    let mut done = each(&in_turn(checks), jobs, &subject.interrupted, |&(at, check)| {
+        let (outcome, conversations) = one(subject, check, seed_of(check.id, seed));
+        for conversation in conversations {
+            gather(check.id, conversation, &seen);
         }
+        heard(&outcome);
+        (at, outcome)
     });
-    let mut done = done.into_inner().unwrap_or_else(PoisonError::into_inner);
     done.sort_by_key(|(at, _)| *at);
     let mut outcomes: Vec<Outcome> = done.into_iter().map(|(_, outcome)| outcome).collect();
     let seen = seen.into_inner().unwrap_or_else(PoisonError::into_inner);
@@ -293,22 +346,15 @@ fn copy(conversation: &Conversation) -> Conversation {
 /// A broken rule is told under the check that it belongs to.
 fn tell(outcomes: &mut Vec<Outcome>, broken: Seen, seed: u64, record: bool) {
     let Some(check) = crate::checks::find(broken.id) else { return };
-    let status = match check.level {
-        Level::Must => Status::Fail,
-        Level::Should => Status::Warn,
-    };
     let at = outcomes.iter().position(|it| it.id == broken.id).unwrap_or_else(|| {
-        outcomes.push(Outcome::new(check, seed_of(check, seed), Status::Pass));
+        outcomes.push(Outcome::new(check, seed_of(check.id, seed), Status::Pass));
         outcomes.len() - 1
     });
     let outcome = &mut outcomes[at];
     if matches!(outcome.status, Status::Fail | Status::Warn) {
         return;
     }
-    outcome.status = status;
-    outcome.reason =
-        Some(format!("expected {}, saw {}", broken.failure.expected, broken.failure.seen));
-    outcome.failure = Some(broken.failure);
+    outcome.stopped(Stop::Fail(broken.failure));
     outcome.seen_in = (broken.by != broken.id).then_some(broken.by);
     outcome.show(&broken.conversation, record);
 }
@@ -333,23 +379,9 @@ fn one(subject: &Subject, check: &'static Check, seed: u64) -> (Outcome, Vec<Con
             Stop::Fault("the check panicked; stderr of the suite has the details".into())
         }
     };
-    let (status, failure, reason) = match stop {
-        Stop::Fail(failure) => {
-            let status = if check.level == Level::Must { Status::Fail } else { Status::Warn };
-            (status, Some(failure), None)
-        }
-        Stop::Blocked(failure) => (Status::Blocked, Some(failure), None),
-        Stop::Skip(why) => (Status::Na, None, Some(why)),
-        Stop::Inconclusive(why) => (Status::Inconclusive, None, Some(why)),
-        Stop::Fault(why) => (Status::HarnessError, None, Some(why)),
-        Stop::Interrupted => (Status::Inconclusive, None, Some("interrupted".into())),
-    };
-    outcome.status = status;
-    outcome.reason = reason;
-    if let Some(failure) = failure {
-        outcome.reason = Some(format!("expected {}, saw {}", failure.expected, failure.seen));
+    outcome.stopped(stop);
+    if let Some(failure) = &outcome.failure {
         let at = failure.conversation.unwrap_or_else(|| conversations.len().saturating_sub(1));
-        outcome.failure = Some(failure);
         if let Some(conversation) = conversations.get(at) {
             outcome.show(conversation, subject.record);
         }

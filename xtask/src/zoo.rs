@@ -11,7 +11,7 @@ use std::{
     path::Path,
     process::Command,
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc,
         atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     time::{Duration, Instant},
@@ -315,29 +315,17 @@ fn amiss(table: &Table) -> Vec<String> {
     problems
 }
 
-/// Does it for all, some at a time; the results are in their order.
+/// Does it for all, some at a time, and tells how far it is; the results are in their order.
 fn each<T: Sync, R: Send>(all: &[T], jobs: usize, act: impl Fn(&T) -> R + Sync) -> Vec<R> {
-    let next = AtomicUsize::new(0);
-    let done: Mutex<Vec<(usize, R)>> = Mutex::default();
-    std::thread::scope(|scope| {
-        for _ in 0..jobs.min(all.len()) {
-            scope.spawn(|| {
-                loop {
-                    let at = next.fetch_add(1, Ordering::Relaxed);
-                    let Some(one) = all.get(at) else { return };
-                    let result = act(one);
-                    let mut done = done.lock().unwrap_or_else(PoisonError::into_inner);
-                    done.push((at, result));
-                    if done.len().is_multiple_of(10) {
-                        eprintln!("{} of {}", done.len(), all.len());
-                    }
-                }
-            });
+    let done = AtomicUsize::new(0);
+    plugbay_tck::run::each(all, jobs, &AtomicBool::new(false), |one| {
+        let result = act(one);
+        let done = 1 + done.fetch_add(1, Ordering::Relaxed);
+        if done.is_multiple_of(10) {
+            eprintln!("{done} of {}", all.len());
         }
-    });
-    let mut done = done.into_inner().unwrap_or_else(PoisonError::into_inner);
-    done.sort_by_key(|(at, _)| *at);
-    done.into_iter().map(|(_, result)| result).collect()
+        result
+    })
 }
 
 fn matrix(root: &Path, options: &Options) -> Result<Matrix, String> {

@@ -9,7 +9,9 @@ use std::{
 };
 
 use plugbay_supervisor::{
-    Call, Caller, PluginPlan, PluginStatus, Progress, Reason, State, Supervisor, manifest,
+    Call, Caller, PluginPlan, PluginStatus, Progress, Reason, State, Supervisor,
+    isolation::Held,
+    manifest,
     plan::{Ceilings, Limits},
 };
 use serde_json::{Map, Value, json};
@@ -56,6 +58,23 @@ pub(crate) struct Service {
     pub(crate) ceilings: Ceilings,
     /// Whether a user may connect, by its id.
     pub(crate) may: fn(u32) -> bool,
+}
+
+/// A bound as it is set, with what the system holds of it.
+fn shown(now: manifest::Bound, held: &[Held], from: &str, was: Option<String>) -> Bound {
+    let held = held.iter().find(|it| it.key == now.key);
+    let words = |number| in_words(now.key, number);
+    Bound {
+        at_once: now.at_once || held.is_some_and(|it| it.refused.is_none()),
+        holds: held.and_then(|it| it.limit).map(words),
+        used: held.and_then(|it| it.used).map(words),
+        refused: held.and_then(|it| it.refused.clone()),
+        key: now.key.into(),
+        value: now.value,
+        from: from.into(),
+        was,
+        promised: None,
+    }
 }
 
 /// A number of what a key bounds.
@@ -281,19 +300,7 @@ impl Service {
                 () if value(&usual, now.key).as_ref() != Some(&now.value) => "manifest",
                 () => "default",
             };
-            let held = held.iter().find(|it| it.key == now.key);
-            let words = |number| in_words(now.key, number);
-            Bound {
-                at_once: now.at_once || held.is_some_and(|it| it.refused.is_none()),
-                holds: held.and_then(|it| it.limit).map(words),
-                used: held.and_then(|it| it.used).map(words),
-                refused: held.and_then(|it| it.refused.clone()),
-                key: now.key.into(),
-                value: now.value,
-                from: from.into(),
-                was,
-                promised: None,
-            }
+            shown(now, &held, from, was)
         };
         let bounds: Vec<Bound> = manifest::bounds(&plan).into_iter().map(bound).collect();
         Ok(json!({
@@ -323,25 +330,14 @@ impl Service {
             limits.iter().map(of).fold(0, u64::saturating_add)
         };
         let bound = |(now, first): (manifest::Bound, manifest::Bound)| {
-            let held = held.iter().find(|it| it.key == now.key);
-            let words = |number| in_words(now.key, number);
+            let promised = Some(in_words(now.key, promised(now.key)));
             let was = Some(first.value).filter(|it| *it != now.value);
             let from = match () {
                 () if was.is_some() => "changed",
                 () if now.value == "-" => "default",
                 () => "manifest",
             };
-            Bound {
-                at_once: true,
-                promised: Some(words(promised(now.key))),
-                holds: held.and_then(|it| it.limit).map(words),
-                used: held.and_then(|it| it.used).map(words),
-                refused: held.and_then(|it| it.refused.clone()),
-                key: now.key.into(),
-                value: now.value,
-                from: from.into(),
-                was,
-            }
+            Bound { promised, ..shown(now, &held, from, was) }
         };
         let bounds = manifest::ceilings(now).into_iter().zip(manifest::ceilings(self.ceilings));
         Ok(json!({ "bounds": bounds.map(bound).collect::<Vec<Bound>>() }))

@@ -39,23 +39,15 @@ pub fn adjust_ceilings(
 ) -> Result<Ceilings, Report> {
     let mut report = Report::default();
     let text = format!("manifest = 1\n[host]\n{}", lines(changes));
-    let mut source = Source::new(NAME, &text);
     let mut adjusted = ceilings;
-    match open(&mut source, &text) {
-        Err(problems) => problems.into_iter().for_each(|it| report.add(it)),
-        Ok(table) => {
-            let mut reader = Reader::new(&source);
-            let file = HostFile::read(&as_node(table), &mut reader);
-            let mut notes = Notes::default();
-            if let Some(host) = file.as_ref().and_then(|it| it.host.as_ref()) {
-                settings::check_host(host, &source, &mut notes);
-                let Ceilings { memory_bytes, processes } = settings::ceilings(host);
-                adjusted.memory_bytes = memory_bytes.or(ceilings.memory_bytes);
-                adjusted.processes = processes.or(ceilings.processes);
-            }
-            reader.problems.into_iter().chain(notes.problems).for_each(|it| report.add(it));
+    read(&text, &mut report, |file, source, notes| {
+        if let Some(host) = &file.host {
+            settings::check_host(host, source, notes);
+            let Ceilings { memory_bytes, processes } = settings::ceilings(host);
+            adjusted.memory_bytes = memory_bytes.or(ceilings.memory_bytes);
+            adjusted.processes = processes.or(ceilings.processes);
         }
-    }
+    });
     for (key, _) in changes.iter().filter(|(key, _)| FIXED.contains(&key.as_str())) {
         let message = format!("`{key}` does not change while plugbay runs");
         let known = CEILINGS.join(", ");
@@ -63,7 +55,6 @@ pub fn adjust_ceilings(
             Problem::error(Code::PB0701, message).help(format!("these can be changed: {known}")),
         );
     }
-    report.sources.push(source);
     if report.has_errors() { Err(report) } else { Ok(adjusted) }
 }
 
@@ -74,6 +65,24 @@ pub fn ceilings(now: Ceilings) -> Vec<Bound> {
     let processes = now.processes.map_or_else(none, |it| it.to_string());
     let all = CEILINGS.into_iter().zip([memory, processes]);
     all.map(|(key, value)| Bound { key, value, at_once: true }).collect()
+}
+
+/// Reads changes as the manifest that they would be, and has them `taken` over.
+fn read(text: &str, report: &mut Report, taken: impl FnOnce(&HostFile, &Source, &mut Notes)) {
+    let mut source = Source::new(NAME, text);
+    match open(&mut source, text) {
+        Err(problems) => problems.into_iter().for_each(|it| report.add(it)),
+        Ok(table) => {
+            let mut reader = Reader::new(&source);
+            let file = HostFile::read(&as_node(table), &mut reader);
+            let mut notes = Notes::default();
+            if let Some(file) = &file {
+                taken(file, &source, &mut notes);
+            }
+            reader.problems.into_iter().chain(notes.problems).for_each(|it| report.add(it));
+        }
+    }
+    report.sources.push(source);
 }
 
 /// One line for each, as in a manifest.
@@ -103,25 +112,15 @@ pub fn adjust(plan: &PluginPlan, changes: &[(String, String)]) -> Result<PluginP
     }
     let [limits, timeouts] = tables;
     let text = format!("manifest = 1\n[defaults.limits]\n{limits}[defaults.timeouts]\n{timeouts}");
-    let mut source = Source::new(NAME, &text);
     let mut report = Report::default();
     let mut adjusted = plan.clone();
-    match open(&mut source, &text) {
-        Err(problems) => problems.into_iter().for_each(|it| report.add(it)),
-        Ok(table) => {
-            let mut reader = Reader::new(&source);
-            let file = HostFile::read(&as_node(table), &mut reader);
-            let mut notes = Notes::default();
-            if let Some(file) = &file {
-                let layer = Layer::defaults(file.defaults.as_ref());
-                let layers = Layers { upper: layer, lower: Layer::default() };
-                settings::check(layer, &source, &mut notes);
-                settings::check_pairs(layers, false, &source, &mut notes);
-                settings::apply(layers, &mut adjusted);
-            }
-            reader.problems.into_iter().chain(notes.problems).for_each(|it| report.add(it));
-        }
-    }
+    read(&text, &mut report, |file, source, notes| {
+        let layer = Layer::defaults(file.defaults.as_ref());
+        let layers = Layers { upper: layer, lower: Layer::default() };
+        settings::check(layer, source, notes);
+        settings::check_pairs(layers, false, source, notes);
+        settings::apply(layers, &mut adjusted);
+    });
     let is_bare = plan.sandbox.level == Level::None;
     let is_idle = |key: &str| UNENFORCED.contains(&key) || is_bare && SYSTEM.contains(&key);
     for (key, _) in changes.iter().filter(|(key, _)| is_idle(key)) {
@@ -141,7 +140,6 @@ pub fn adjust(plan: &PluginPlan, changes: &[(String, String)]) -> Result<PluginP
                 .help("a result comes in one frame, so it is never larger than a frame"),
         );
     }
-    report.sources.push(source);
     if report.has_errors() { Err(report) } else { Ok(adjusted) }
 }
 
