@@ -27,9 +27,11 @@ use crate::world::{
 
 /// Tells a process of ours that it is to run one test, and on which runtime.
 const ALONE: &str = "PLUGBAY_TEST_ALONE";
-/// Longer than any test takes on a busy machine; it only ends what hangs.
+/// How the line begins that says what this machine cannot try.
+pub(crate) const NOT_TRIED: &str = "not tried: ";
 /// Who has no rights anywhere.
 const NOBODY: u32 = 65_534;
+/// Longer than any test takes on a busy machine; it only ends what hangs.
 const HANGS: Duration = Duration::from_secs(150);
 
 /// On what kind of machine a test runs.
@@ -71,6 +73,10 @@ pub(crate) fn alone_as<F: AsyncFnOnce(&World)>(who: As, body: F) {
         assert!(status, "on {flavour}:\n{said}");
         // A name that no test has would pass without this.
         assert!(said.contains("1 passed"), "{name} was not found:\n{said}");
+        // Seen with `--nocapture`. The first comes after what the harness says of the test.
+        for line in said.lines().filter_map(|it| it.get(it.find(NOT_TRIED)?..)) {
+            println!("{line}, on {flavour}");
+        }
     }
 }
 

@@ -78,6 +78,7 @@ pub(crate) fn grandchild(args: &Args) -> ExitCode {
         "bomb" => loop {
             // Refused: another may have room soon.
             if again(args, "bomb").is_err() {
+                beat(args).ok();
                 thread::sleep(Duration::from_millis(20));
             }
         },
@@ -104,15 +105,21 @@ fn again(args: &Args, way: &str) -> io::Result<()> {
     command.spawn().map(drop)
 }
 
+/// One byte more in a file that is looked at from outside.
+fn beat(args: &Args) -> io::Result<()> {
+    match args.get("beat") {
+        Some(file) => File::options().append(true).create(true).open(file)?.write_all(b"."),
+        None => Ok(()),
+    }
+}
+
 /// Lives for a millisecond, in a session of its own, and leaves another like it: whoever
 /// looks for it finds a number that is nobody's. Each writes a byte into a file, which tells
 /// that there still is one.
 fn hop(args: &Args) -> io::Result<()> {
     // Half a minute's worth, should nobody end it.
     let left = args.number("left", 20_000);
-    if let Some(file) = args.get("beat") {
-        File::options().append(true).create(true).open(file)?.write_all(b".")?;
-    }
+    beat(args)?;
     thread::sleep(Duration::from_millis(1));
     // Fails for the leader of a session, which has one already.
     setsid().ok();
