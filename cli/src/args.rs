@@ -319,8 +319,8 @@ pub(crate) struct ShowLimits {
 /// Change limits of a plugin that runs, until `plugbay run` ends
 ///
 /// The keys are those of [plugins.NAME.limits] and [plugins.NAME.timeouts] in plugbay.toml.
-/// Those that bound calls hold from the next call on; memory, cpu and processes at once, where the
-/// system takes it; the others from the next process on.
+/// Those that bound calls hold from the next call on; those of the system (memory, cpu, processes,
+/// open_files, file) at once, where it takes them; the others from the next process on.
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:

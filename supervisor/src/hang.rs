@@ -87,8 +87,8 @@ pub(crate) struct Look {
 
 /// Looks at a process and at all below it. `None` if it is gone.
 pub(crate) fn look(pid: u32) -> Option<Look> {
-    let ticks =
-        stat(pid)?.ticks + below(pid).into_iter().filter_map(stat).map(|it| it.ticks).sum::<u64>();
+    let ticks = stat(pid)?.ticks
+        + below(pid, PROCESSES_MAX).into_iter().filter_map(stat).map(|it| it.ticks).sum::<u64>();
     let (state, thread) = thread(pid)?;
     let place = fs::read_to_string(format!("/proc/{thread}/wchan")).unwrap_or_default();
     let is_name = |it: &str| {
@@ -143,13 +143,13 @@ impl Identity {
     }
 }
 
-/// All processes below one, as far as they can be found.
-fn below(pid: u32) -> Vec<u32> {
+/// All processes below one, as far as they can be found, but no more than `most`.
+pub(crate) fn below(pid: u32, most: usize) -> Vec<u32> {
     let mut found = Vec::new();
     let mut open = VecDeque::from([pid]);
     while let Some(pid) = open.pop_front() {
         for child in children(pid) {
-            if PROCESSES_MAX <= found.len() {
+            if most <= found.len() {
                 return found;
             }
             found.push(child);
@@ -278,7 +278,7 @@ mod tests {
                 break it;
             }
         };
-        assert!(below(own).contains(&child.id()) && below(own).contains(&grandchild));
+        assert!(below(own, 256).contains(&child.id()) && below(own, 256).contains(&grandchild));
         assert!(look(grandchild).is_some_and(|it| "SRD".contains(it.state)));
         // Looked at first: the child ends as soon as the grandchild has.
         let identity = Identity::of(child.id()).unwrap();

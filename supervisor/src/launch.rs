@@ -285,7 +285,9 @@ impl Process {
     /// Holds it to other limits of the system, and says what holds; nothing without walls.
     pub(crate) fn hold(&mut self, limits: &Limits) -> Vec<Held> {
         match &mut self.kind {
-            Kind::Behind { walls, .. } => walls.hold(limits),
+            Kind::Behind { walls, .. } => {
+                walls.hold(limits, self.leader.map(|it| it.as_raw().unsigned_abs()))
+            }
             Kind::Direct(_) => Vec::new(),
         }
     }

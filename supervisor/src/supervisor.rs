@@ -410,9 +410,8 @@ impl Supervisor {
         Ok(())
     }
 
-    /// Holds the process of a plugin to its limits of memory, processor time and processes
-    /// as they are set now, as far as the system can do that while it runs, and says what
-    /// holds. Empty if none runs, or if it has no walls.
+    /// Holds the processes of a plugin to its limits of the system and of its state as they
+    /// are set now, as far as that can be done while it runs, and says what holds. Empty if none runs, or if it has no walls.
     ///
     /// # Errors
     /// There is none of that name.

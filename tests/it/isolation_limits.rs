@@ -110,6 +110,87 @@ fn more_open_files_than_allowed_are_refused() {
     });
 }
 
+/// Limits of each process: changed in all of them, and in those that they start later.
+#[test]
+fn limits_of_each_process_are_changed_while_a_plugin_runs() {
+    // With a cgroup, which knows them all, and without.
+    alone(async |world| limits_of_each_process_change(world, Some(64)).await);
+}
+
+#[test]
+fn limits_of_each_process_are_changed_without_a_cgroup() {
+    alone(async |world| limits_of_each_process_change(world, None).await);
+}
+
+#[test]
+fn limits_of_each_process_are_changed_by_a_user_without_rights() {
+    alone_as(As::Nobody, async |world| limits_of_each_process_change(world, None).await);
+}
+
+async fn limits_of_each_process_change(world: &World, processes: Option<u32>) {
+    let stage = with(world, |plan| {
+        plan.limits.open_files = Some(64);
+        plan.limits.file_bytes = Some(4 * MIB);
+        // As where there is none of our cgroups.
+        plan.limits.processes = processes.filter(|_| has_cgroups());
+    })
+    .await;
+    assert!(attempt(&stage, "daemon", "", 0).await.starts_with("ok"));
+    let is_child = |pid: &u32| {
+        let words = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        words.split(|it| *it == 0).any(|it| it == b"wait")
+    };
+    let child = || world.processes().into_iter().find(is_child);
+    holds("a child whose parent is gone", || child().is_some()).await;
+    let child = child().expect("it waits");
+    assert_eq!(open_files(child), "64 64");
+    let held = changed(&stage, "open_files", |it| it.open_files = Some(32)).await;
+    assert_eq!((held.limit, held.refused), (Some(32), None));
+    assert!(held.used.is_some_and(|it| 3 <= it && it < 32), "{:?}", held.used);
+    assert_eq!(open_files(child), "32 32");
+    assert_eq!(attempt(&stage, "files until", "", 32).await, "EMFILE");
+    assert_eq!(attempt(&stage, "files until", "", 16).await, "ok 16");
+    let held = changed(&stage, "file", |it| it.file_bytes = Some(2 * MIB)).await;
+    assert_eq!((held.limit, held.refused), (Some(2 * MIB), None));
+    assert_eq!(attempt(&stage, "file of", "", MIB).await, "ok");
+    // Up again, for those who may.
+    let held = changed(&stage, "open_files", |it| it.open_files = Some(48)).await;
+    match held.refused.as_deref() {
+        None => {
+            assert!(may_raise());
+            assert_eq!(attempt(&stage, "files until", "", 34).await, "ok 34");
+        }
+        Some(why) => {
+            assert!(!may_raise() && why.contains("CAP_SYS_RESOURCE"), "{why}");
+            assert_eq!(held.limit, Some(32));
+            assert_eq!(attempt(&stage, "files until", "", 34).await, "EMFILE");
+        }
+    }
+    let held = changed(&stage, "file", |it| it.file_bytes = None).await;
+    assert_eq!(held.refused.as_deref(), Some("a limit is not lifted while it runs"));
+    assert_eq!(stage.starts("p"), 1, "it is the same process all the time");
+    // What it is said to have gone over.
+    let (kind, said) = death(&stage, "file of", 3 * MIB).await;
+    assert_eq!(kind, "file_too_large");
+    assert!(said.contains("2MiB"), "{said}");
+    stage.end().await;
+}
+
+/// What a process may open, and what it may raise that to itself; nothing if it is gone.
+fn open_files(pid: u32) -> String {
+    let limits = fs::read_to_string(format!("/proc/{pid}/limits")).unwrap_or_default();
+    let line = limits.lines().find_map(|it| it.strip_prefix("Max open files")).unwrap_or("");
+    line.split_whitespace().take(2).collect::<Vec<_>>().join(" ")
+}
+
+/// Whether we may raise what another process may not exceed.
+fn may_raise() -> bool {
+    let status = fs::read_to_string("/proc/self/status").expect("it is ours");
+    let line = status.lines().find_map(|it| it.strip_prefix("CapEff:\t")).expect("it has some");
+    let capabilities = u64::from_str_radix(line, 16).expect("a number");
+    capabilities & 1 << 24 != 0
+}
+
 #[test]
 fn more_processes_than_allowed_are_refused() {
     alone(async |world| {

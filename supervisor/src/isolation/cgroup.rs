@@ -136,9 +136,9 @@ fn folder(of: &str) -> String {
 /// A bound of the system on a plugin that runs, or on all of them, as the kernel has it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Held {
-    /// The key in a manifest: `memory`, `cpu` or `processes`.
+    /// The key in a manifest, such as `memory`.
     pub key: &'static str,
-    /// What holds, in bytes, in percent of a core, or in processes: less than what was set
+    /// What holds, in bytes, in percent of a core, in processes or in files: less than what was set
     /// where a cgroup above has less. `None` if nothing bounds it.
     pub limit: Option<u64>,
     /// What is used now, in the same unit, where that is counted.
@@ -497,6 +497,12 @@ impl Cage {
             place.write(limits, script);
             script.cgroup(place.is_v2, &place.folder.to_string_lossy());
         }
+    }
+
+    /// All inside; `None` if there is no cgroup.
+    pub(crate) fn processes(&self) -> Option<Vec<u32>> {
+        let text = fs::read_to_string(self.places.first()?.folder.join("cgroup.procs")).ok()?;
+        Some(text.lines().filter_map(|it| it.parse().ok()).collect())
     }
 
     /// Ends everything inside, where the kernel can do that in one step.

@@ -13,6 +13,7 @@ pub(crate) mod memory;
 mod namespaces;
 mod proxy;
 mod request;
+mod rlimits;
 mod runtime;
 mod syscalls;
 mod view;

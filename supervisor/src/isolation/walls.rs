@@ -18,6 +18,7 @@ use super::{
     landlock,
     namespaces::Namespaces,
     proxy,
+    rlimits::{self, Behind, Kind},
     view::{self, NoView, Shown, Wanted},
 };
 use crate::{
@@ -285,6 +286,9 @@ pub(crate) struct Walls {
     /// Its bounds, in bytes.
     memory: Option<u64>,
     file_size: Option<u64>,
+    open_files: Option<u64>,
+    /// Whether it keeps something, and nothing but its state.
+    keeps_only: bool,
 }
 
 impl Walls {
@@ -342,18 +346,28 @@ impl Walls {
             env: env(plan, network),
             granted,
             memory: plan.limits.memory_bytes,
-            file_size: file_size(plan),
+            file_size: file_size(&plan.limits, keeps_only(plan)),
+            open_files: plan.limits.open_files.map(u64::from),
+            keeps_only: keeps_only(plan),
             ceiling: Arc::clone(ceiling),
             cage,
         })
     }
 
-    /// Holds the plugin that runs behind them to other limits, and says what holds.
-    pub(crate) fn hold(&mut self, limits: &Limits) -> Vec<Held> {
-        let held = self.cage.hold(limits);
+    /// Holds the plugin that runs behind them to other limits, and says what holds. Without a
+    /// `guard` it runs no more.
+    pub(crate) fn hold(&mut self, limits: &Limits, guard: Option<u32>) -> Vec<Held> {
+        let mut held = self.cage.hold(limits);
         if held.iter().any(|it| it.key == "memory" && it.refused.is_none()) {
             // What it is said to have gone over, should it.
             self.memory = limits.memory_bytes;
+        }
+        if let Some(guard) = guard {
+            let behind = Behind { guard, guards: self.guards, cage: &self.cage };
+            let (files, size) =
+                (limits.open_files.map(u64::from), file_size(limits, self.keeps_only));
+            held.extend(rlimits::hold(Kind::OpenFiles, behind, &mut self.open_files, files));
+            held.extend(rlimits::hold(Kind::FileSize, behind, &mut self.file_size, size));
         }
         held
     }
@@ -462,12 +476,15 @@ fn env(plan: &PluginPlan, network: &Network) -> Vec<(&'static str, String)> {
 
 /// The largest file it may write. Without a limit of its own, one file alone is kept from being
 /// larger than all that it may keep, if it can write nowhere else but into memory.
-fn file_size(plan: &PluginPlan) -> Option<u64> {
-    let limits = &plan.limits;
-    let keeps_only = plan.sandbox.files.iter().all(|it| it.make || !it.write);
+fn file_size(limits: &Limits, keeps_only: bool) -> Option<u64> {
     let memory = limits.memory_bytes.unwrap_or(MEMORY_FOLDER);
-    let kept = limits.state_bytes.filter(|_| keeps_only && plan.state().is_some());
+    let kept = limits.state_bytes.filter(|_| keeps_only);
     limits.file_bytes.or(kept.map(|it| it.max(memory)))
+}
+
+/// Whether it keeps something, and nothing but its state.
+fn keeps_only(plan: &PluginPlan) -> bool {
+    plan.state().is_some() && plan.sandbox.files.iter().all(|it| it.make || !it.write)
 }
 
 /// From the helper's first step to the program's.
@@ -508,7 +525,7 @@ fn script(
         let all = u64::from(processes) + 2;
         script.limit(libc::RLIMIT_NPROC.into(), all, all, "processes");
     }
-    if let Some(bytes) = file_size(plan) {
+    if let Some(bytes) = file_size(limits, keeps_only(plan)) {
         script.limit(libc::RLIMIT_FSIZE.into(), bytes, bytes, "the size of files");
     }
     script.directory(&plan.dir.to_string_lossy());
