@@ -22,17 +22,20 @@ use tokio::{
 };
 
 use crate::world::{
-    PROGRAMS, World, children, descriptors, eventually, hostile, prisoner, zombies,
+    CGROUPS, PROGRAMS, World, children, descriptors, enter_own_cgroup, eventually, hostile,
+    patience, prisoner, remove_own_cgroup, zombies,
 };
 
 /// Tells a process of ours that it is to run one test, and on which runtime.
 const ALONE: &str = "PLUGBAY_TEST_ALONE";
-/// How the line begins that says what this machine cannot try.
+/// How the lines begin that are for whoever runs the tests: what came of a case, and what this
+/// machine cannot try. `cargo xtask vm` counts them.
+const TOLD: [&str; 5] = ["right: ", "wrong: ", "elsewhere: ", NOT_TRIED, "skipped: "];
 pub(crate) const NOT_TRIED: &str = "not tried: ";
 /// Who has no rights anywhere.
 const NOBODY: u32 = 65_534;
-/// Longer than any test takes on a busy machine; it only ends what hangs.
-const HANGS: Duration = Duration::from_secs(150);
+/// Seconds, longer than any test takes on a busy machine; it only ends what hangs.
+const HANGS: u64 = 150;
 
 /// On what kind of machine a test runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -73,10 +76,12 @@ pub(crate) fn alone_as<F: AsyncFnOnce(&World)>(who: As, body: F) {
         assert!(status, "on {flavour}:\n{said}");
         // A name that no test has would pass without this.
         assert!(said.contains("1 passed"), "{name} was not found:\n{said}");
-        // Seen with `--nocapture`. The first comes after what the harness says of the test.
-        for line in said.lines().filter_map(|it| it.get(it.find(NOT_TRIED)?..)) {
+        // Seen with `--show-output`. The first comes after what the harness says of the test.
+        let start = |line: &str| TOLD.iter().filter_map(|it| line.find(it)).min();
+        for line in said.lines().filter_map(|it| it.get(start(it)?..)) {
             println!("{line}, on {flavour}");
         }
+        remove_own_cgroup(child.id());
     }
 }
 
@@ -111,7 +116,8 @@ fn start(name: &str, flavour: &str, who: As, stage: Option<&TempDir>) -> Child {
     if let Some(stage) = stage {
         command.env(PROGRAMS, stage.path());
         if nix::unistd::geteuid().is_root() {
-            command.uid(NOBODY).gid(NOBODY);
+            // Who may make no cgroup, here either.
+            command.uid(NOBODY).gid(NOBODY).env_remove(CGROUPS);
         }
     }
     command
@@ -135,7 +141,8 @@ fn drain(mut from: impl Read + Send + 'static) -> thread::JoinHandle<String> {
 
 /// Whether it ended well. One that hangs is killed.
 fn wait(child: &mut Child) -> bool {
-    let end = Instant::now() + HANGS;
+    let hangs = patience(HANGS);
+    let end = Instant::now() + hangs;
     loop {
         if let Some(status) = child.try_wait().expect("it is our child") {
             return status.success();
@@ -143,7 +150,7 @@ fn wait(child: &mut Child) -> bool {
         if end < Instant::now() {
             child.kill().expect("it is our child");
             child.wait().expect("it is our child");
-            eprintln!("killed: it still ran after {HANGS:?}");
+            eprintln!("killed: it still ran after {hangs:?}");
             return false;
         }
         thread::sleep(Duration::from_millis(5));
@@ -152,6 +159,7 @@ fn wait(child: &mut Child) -> bool {
 
 fn inside<F: AsyncFnOnce(&World)>(flavour: &str, body: F) {
     let runtime = || runtime(flavour);
+    enter_own_cgroup();
     // What tokio opens once and keeps is open before we count.
     let warm = runtime();
     let watched = warm.block_on(async { signal(SignalKind::child()) });

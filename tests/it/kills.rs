@@ -24,7 +24,7 @@ use plugbay_supervisor::{
     plan::{Ceilings, Level, Plan},
 };
 
-use crate::world::{MARK, Mark, cgroups, command, eventually};
+use crate::world::{MARK, Mark, cgroups, command, enter_own_cgroup, eventually, remove_own_cgroup};
 
 /// How often a supervisor is killed in each run of the tests.
 const KILLS: u32 = 20;
@@ -43,8 +43,9 @@ pub(crate) fn marked(name: &str, mode: &str, level: Level) -> PluginPlan {
     plan
 }
 
-/// Runs a victim's life on a runtime of its own.
+/// Runs a victim's life on a runtime and in a cgroup of its own.
 pub(crate) fn live<T>(life: impl Future<Output = T>) -> T {
+    enter_own_cgroup();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     runtime.expect("a runtime can be built").block_on(life)
 }
@@ -131,6 +132,7 @@ pub(crate) fn kill_and_reap(victim: &mut Child) {
 pub(crate) fn nothing_is_left(victim: &Child, mark: &Mark) {
     eventually("all that it started to be gone", || mark.processes().is_empty());
     eventually("its cgroups to be gone", || cgroups(victim.id()).is_empty());
+    remove_own_cgroup(victim.id());
 }
 
 #[test]
@@ -223,4 +225,5 @@ fn without_a_keeper_something_survives() {
         kill(pid, Signal::SIGKILL).expect("it is ours");
     }
     mark.wait_for(0);
+    remove_own_cgroup(victim.id());
 }

@@ -17,14 +17,17 @@ use plugbay_supervisor::{
 use serde_json::Value;
 use tokio::{sync::watch, task::JoinHandle, time::timeout};
 
-/// Longer than anything takes on a busy machine; it only turns a hang into a failure.
-pub(crate) const HANGS: Duration = Duration::from_secs(60);
+use crate::world::patience;
+
+/// Seconds, longer than anything takes on a busy machine; it only turns a hang into a failure.
+const HANGS: u64 = 60;
 
 /// Awaits what must come.
 pub(crate) async fn within<T>(what: &str, it: impl Future<Output = T>) -> T {
-    match timeout(HANGS, it).await {
+    let hangs = patience(HANGS);
+    match timeout(hangs, it).await {
         Ok(value) => value,
-        Err(_) => panic!("waited {HANGS:?} in vain for {what}"),
+        Err(_) => panic!("waited {hangs:?} in vain for {what}"),
     }
 }
 

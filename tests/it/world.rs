@@ -154,11 +154,22 @@ impl Mark {
     }
 }
 
+/// How many times longer than elsewhere a test waits before it says that something hangs: a
+/// whole number, for machines that are emulated. No budget of a plugin depends on it.
+const PATIENCE: &str = "PLUGBAY_TEST_PATIENCE";
+
+/// A time that only turns a hang into a failure, on this machine.
+pub(crate) fn patience(seconds: u64) -> Duration {
+    let factor = std::env::var(PATIENCE).map_or(1, |it| it.parse().expect("a whole number"));
+    Duration::from_secs(seconds * factor)
+}
+
 /// Waits until something holds. The time limit only turns a hang into a failure.
 pub(crate) fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
-    let end = Instant::now() + Duration::from_secs(30);
+    let limit = patience(30);
+    let end = Instant::now() + limit;
     while !holds() {
-        assert!(Instant::now() < end, "waited 30 s in vain for {what}");
+        assert!(Instant::now() < end, "waited {limit:?} in vain for {what}");
         std::thread::sleep(Duration::from_millis(5));
     }
 }
@@ -243,6 +254,35 @@ pub(crate) fn cgroups(pid: u32) -> Vec<String> {
         }
     }
     found
+}
+
+/// A cgroup of version 2 in which this user may make others and move processes. Each process
+/// that runs a test has one of its own in it: a supervisor divides its cgroup, and version 2
+/// allows that only to who is alone in it.
+pub(crate) const CGROUPS: &str = "PLUGBAY_TEST_CGROUPS";
+
+fn own_cgroup(pid: u32) -> Option<PathBuf> {
+    Some(Path::new(&std::env::var_os(CGROUPS)?).join(format!("test-{pid}")))
+}
+
+/// Moves this process into a cgroup of its own, where there is a place for them.
+pub(crate) fn enter_own_cgroup() {
+    let pid = std::process::id();
+    let Some(own) = own_cgroup(pid) else { return };
+    let entered =
+        fs::create_dir(&own).and_then(|()| fs::write(own.join("cgroup.procs"), pid.to_string()));
+    entered.unwrap_or_else(|error| panic!("{}: {error}", own.display()));
+}
+
+/// Removes the cgroup of a test's process that is gone, which only works if nothing is left in it.
+pub(crate) fn remove_own_cgroup(pid: u32) {
+    let Some(own) = own_cgroup(pid) else { return };
+    eventually("nothing to be left in the cgroup of a test", || {
+        // Where its supervisor has gone to divide the one above.
+        fs::remove_dir(own.join("supervisor")).ok();
+        fs::remove_dir(&own).ok();
+        !own.exists()
+    });
 }
 
 /// A folder that is gone after the test.

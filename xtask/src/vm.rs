@@ -3,6 +3,7 @@
 //! for it, and no `/dev/kvm`.
 
 use std::{
+    collections::BTreeMap,
     fs::{self, File},
     io::{BufRead, BufReader, Write},
     path::{Path, PathBuf},
@@ -119,17 +120,25 @@ fn overlay(
     if over.exists() {
         fs::remove_dir_all(over).map_err(failed)?;
     }
-    let plugbay = built(root)?;
-    let at = inside(over, &plugbay);
-    fs::create_dir_all(at.parent().unwrap_or(over)).map_err(failed)?;
-    must(Command::new("strip").arg("-o").arg(&at).arg(&plugbay))?;
+    let programs = built(root, &["build", "--package=plugbay"])?;
+    let plugbay = programs.last().ok_or_else(|| vec!["there is no plugbay".to_owned()])?;
+    // The tests know where the programs are that they start; they are built with them.
+    let tests = built(root, &["test", "--package=plugbay-tests", "--test=it", "--no-run"])?;
+    let is_it = |it: &&PathBuf| it.parent().is_some_and(|it| it.ends_with("deps"));
+    let it = tests.iter().find(is_it).ok_or_else(|| vec!["there are no tests".to_owned()])?;
+    for program in [plugbay].into_iter().chain(&tests) {
+        let at = inside(over, program);
+        fs::create_dir_all(at.parent().unwrap_or(over)).map_err(failed)?;
+        must(Command::new("strip").arg("-o").arg(&at).arg(program))?;
+    }
     let units = root.join("cli/systemd");
     let at = inside(over, &units);
     fs::create_dir_all(at.parent().unwrap_or(over)).map_err(failed)?;
     must(Command::new("cp").arg("-r").arg(&units).arg(&at))?;
     let guest = format!(
-        "PLUGBAY={}\nREPOSITORY={}\nSCENARIOS='{}'\n{}",
+        "PLUGBAY={}\nTESTS={}\nREPOSITORY={}\nSCENARIOS='{}'\n{}",
         plugbay.display(),
+        it.display(),
         root.display(),
         scenarios.join(" "),
         include_str!("vm/guest.sh"),
@@ -151,10 +160,10 @@ fn overlay(
     must(Command::new("sh").args(["-c", &pack]).current_dir(over))
 }
 
-/// `plugbay`, built; where cargo put it.
-fn built(root: &Path) -> Result<PathBuf, Vec<String>> {
+/// The programs that a command of cargo's builds; where it put them.
+fn built(root: &Path, command: &[&str]) -> Result<Vec<PathBuf>, Vec<String>> {
     let mut cargo = Command::new(env!("CARGO"));
-    cargo.args(["build", "--package=plugbay", "--message-format=json-render-diagnostics"]);
+    cargo.args(command).arg("--message-format=json-render-diagnostics");
     let output = cargo.current_dir(root).stderr(Stdio::inherit()).output();
     let output = output.map_err(|error| vec![error.to_string()])?;
     if !output.status.success() {
@@ -162,8 +171,7 @@ fn built(root: &Path) -> Result<PathBuf, Vec<String>> {
     }
     let said = String::from_utf8_lossy(&output.stdout);
     let parsed = said.lines().filter_map(|it| serde_json::from_str::<serde_json::Value>(it).ok());
-    let program = parsed.filter_map(|it| it["executable"].as_str().map(PathBuf::from)).next_back();
-    program.ok_or_else(|| vec![format!("{cargo:?} made no program")])
+    Ok(parsed.filter_map(|it| it["executable"].as_str().map(PathBuf::from)).collect())
 }
 
 /// Where something of this machine is in a tree that becomes the guest's.
@@ -199,6 +207,7 @@ fn boot(kernel: &Path, image: &Path) -> Result<(), Vec<String>> {
         verdicts.passed.len(),
         verdicts.failed.len()
     );
+    verdicts.told.iter().for_each(|it| println!("vm: {it}"));
     verdicts.problems().map_err(|mut problems| {
         problems.push(format!("all it said: {}", log.display()));
         problems
@@ -213,16 +222,121 @@ struct Verdicts {
     ended: bool,
     passed: Vec<String>,
     failed: Vec<String>,
+    /// What came of the cases, for each scenario that has some.
+    told: Vec<String>,
+    cases: Cases,
+}
+
+/// What a scenario has said of the numbered cases, each of which may have several parts.
+#[derive(Default)]
+struct Cases {
+    parts: BTreeMap<u8, Vec<Part>>,
+    /// What the harness said of each test.
+    tests: BTreeMap<String, bool>,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum Part {
+    Right,
+    Wrong,
+    NotTried(String),
+    /// What comes of this test.
+    Test(String),
+}
+
+/// How many cases there are.
+const CASES: usize = 94;
+
+impl Cases {
+    /// `VERDICT: case NUMBER (…): WHY, on RUNTIME`, and `test NAME ... ok`.
+    fn heard(&mut self, line: &str) {
+        if let Some((name, verdict)) =
+            line.strip_prefix("test ").and_then(|it| it.split_once(" ... "))
+        {
+            self.tests.insert(name.to_owned(), verdict == "ok");
+            return;
+        }
+        // In what a test says that fails it is behind other words.
+        let verdicts = ["right", "wrong", "elsewhere", "not tried"];
+        let found = verdicts.iter().find_map(|it| {
+            let (_, rest) = line.split_once(&format!("{it}: case "))?;
+            Some((*it, rest))
+        });
+        let Some((verdict, rest)) = found else { return };
+        let Some((number, rest)) = rest.split_once(' ') else { return };
+        let Ok(number) = number.parse() else { return };
+        // As the test itself says it, with or without the runtime.
+        let rest = rest.split(", on ").next().unwrap_or(rest);
+        let why = rest.split_once("): ").map_or(rest, |(_, why)| why).to_owned();
+        self.parts.entry(number).or_default().push(match verdict {
+            "right" => Part::Right,
+            "wrong" => Part::Wrong,
+            "elsewhere" => Part::Test(why),
+            _ => Part::NotTried(why),
+        });
+    }
+
+    /// The total in words, and the numbers that are wrong or were never heard of.
+    fn total(&self) -> (String, Vec<String>) {
+        let (mut right, mut in_part, mut untried) = (0, Vec::new(), Vec::new());
+        let mut bad = Vec::new();
+        for (number, parts) in &self.parts {
+            let verdict = |part: &Part| match part {
+                Part::Right => Ok(true),
+                Part::Wrong => Ok(false),
+                Part::NotTried(why) => Err(why.clone()),
+                Part::Test(name) => match self.tests.get(name) {
+                    Some(is_right) => Ok(*is_right),
+                    None => Err(format!("{name} was not run")),
+                },
+            };
+            let verdicts: Vec<_> = parts.iter().map(verdict).collect();
+            let lack = verdicts.iter().find_map(|it| it.as_ref().err());
+            match lack {
+                _ if verdicts.contains(&Ok(false)) => bad.push(format!("case {number} is wrong")),
+                None => right += 1,
+                Some(why) if verdicts.contains(&Ok(true)) => {
+                    in_part.push(format!("{number} ({why})"));
+                }
+                Some(why) => untried.push(format!("{number} ({why})")),
+            }
+        }
+        let list = |them: &[String]| match them {
+            [] => "0".to_owned(),
+            _ => format!("{}: {}", them.len(), them.join(", ")),
+        };
+        let told = format!(
+            "{right} of {CASES} cases right, {} wrong, not tried in part {}, not tried {}",
+            bad.len(),
+            list(&in_part),
+            list(&untried)
+        );
+        if self.parts.len() != CASES {
+            bad.push(format!("{} of {CASES} cases were heard of", self.parts.len()));
+        }
+        (told, bad)
+    }
 }
 
 impl Verdicts {
     fn heard(&mut self, line: &str) {
-        let Some(said) = line.strip_prefix("== ") else { return };
+        let Some(said) = line.strip_prefix("== ") else { return self.cases.heard(line) };
         self.began = true;
-        match said.split_once(": ") {
-            Some((name, "0")) => self.passed.push(name.to_owned()),
-            Some((name, status)) => self.failed.push(format!("{name}: status {status}")),
-            None => self.ended |= said == "end",
+        let Some((name, status)) = said.split_once(": ") else {
+            self.ended |= said == "end";
+            self.cases = Cases::default();
+            return;
+        };
+        match status {
+            "0" => self.passed.push(name.to_owned()),
+            _ => self.failed.push(format!("{name}: status {status}")),
+        }
+        let cases = std::mem::take(&mut self.cases);
+        // The scenarios that are for them must have them.
+        if name.starts_with("cases") {
+            let (told, bad) = cases.total();
+            self.told.push(format!("{name}: {told}"));
+            self.failed.extend(bad.into_iter().map(|it| format!("{name}: {it}")));
         }
     }
 
@@ -256,5 +370,39 @@ mod tests {
         assert_eq!(verdicts(&bad).problems().expect_err("one failed"), ["unit: status 1"]);
         verdicts(&["== end"]).problems().expect_err("nothing was tried");
         verdicts(&[]).problems().expect_err("it did not boot");
+    }
+
+    /// All cases in one part each, but for what is said of some.
+    fn cases(others: &[(u8, &str)]) -> Verdicts {
+        let mut lines = vec!["== cases".to_owned(), "test kills::all ... ok".to_owned()];
+        lines.extend((1..=94).map(|number| {
+            let other = others.iter().find(|(it, _)| *it == number);
+            let verdict = other.map_or("right: case N (a word, standard), on one", |(_, it)| it);
+            verdict.replace('N', &number.to_string())
+        }));
+        lines.extend(["== cases: 0", "== end"].map(str::to_owned));
+        verdicts(&lines.iter().map(String::as_str).collect::<Vec<_>>())
+    }
+
+    #[test]
+    fn a_case_that_is_wrong_or_missing_fails_and_one_that_was_not_tried_is_counted() {
+        let good = cases(&[
+            (34, "elsewhere: case N (killed, standard): kills::all, on one"),
+            (33, "not tried: case N (frozen, standard): there is no loop, on one"),
+        ]);
+        good.problems().expect("none is wrong");
+        assert_eq!(
+            good.told,
+            ["cases: 93 of 94 cases right, 0 wrong, not tried in part 0, \
+              not tried 1: 33 (there is no loop)"]
+        );
+        let wrong = cases(&[(7, "on one: wrong: case N (a word, strict)")]);
+        assert_eq!(wrong.problems().expect_err("one is"), ["cases: case 7 is wrong"]);
+        let silent = cases(&[(7, "")]);
+        let silent = silent.problems().expect_err("one is not there");
+        assert_eq!(silent, ["cases: 93 of 94 cases were heard of"]);
+        let elsewhere = cases(&[(7, "elsewhere: case N (killed, standard): kills::none")]);
+        elsewhere.problems().expect("it is not wrong");
+        assert!(elsewhere.told[0].ends_with("not tried 1: 7 (kills::none was not run)"));
     }
 }
