@@ -261,13 +261,14 @@ pub(crate) enum Limits {
 
 /// Prove on this machine that limits hold
 ///
-/// Runs a program behind walls for each limit that the system enforces, lets it go over, and
-/// looks what becomes of it. Ends with 1 if one does not hold, or cannot be had here.
+/// Runs a program behind walls for each limit, lets it go over, and looks what becomes of it.
+/// Ends with 1 if one does not hold. What cannot be had here is said with the reason; `plugbay
+/// doctor` tells what helps.
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:
   plugbay limits test
-  plugbay limits test --json | jq '.limits[] | select(.holds | not)'")]
+  plugbay limits test --json | jq '.limits[] | select(.lack)'")]
 pub(crate) struct TestLimits {
     /// Print the results as JSON
     #[arg(long)]

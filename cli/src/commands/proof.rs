@@ -10,8 +10,8 @@ use std::{
 
 use nix::sys::resource::{UsageWho, getrusage};
 use plugbay_supervisor::{
-    NotReady, PluginPlan, Supervisor,
-    plan::{Ceilings, FileGrant, Level, Plan, STATE},
+    Fact, NotReady, PluginPlan, Supervisor,
+    plan::{Ceilings, FileGrant, Item, Level, Plan, STATE},
 };
 use serde::Serialize;
 use serde_json::json;
@@ -32,6 +32,9 @@ const PROCESSES: u32 = 16;
 const CPU_PERCENT: u32 = 20;
 /// For how long a probe works, of which it may have a fifth.
 const WORK: Duration = Duration::from_secs(1);
+/// What a probe writes to its log at once, and what of that may be passed on in a second.
+const LOG: u64 = MIB;
+const LOG_RATE: u64 = 64 << 10;
 /// How long a probe waits to be found out.
 const STATE_WAIT: Duration = Duration::from_secs(40);
 
@@ -78,6 +81,20 @@ const PROOFS: &[Proof] = &[
         set: |plan, _| plan.limits.state_bytes = Some(FILE),
         holds: |kind, _| kind == "state_too_large",
     },
+    // Files in memory: they count as memory, and are bounded also where that cannot be.
+    Proof {
+        limit: "tmp",
+        set: |plan, _| {
+            plan.limits.memory_bytes = Some(MEMORY);
+            plan.sandbox.prefer = vec![Item::Memory];
+        },
+        holds: |kind, said| kind == "out_of_memory" || said.starts_with("refused after "),
+    },
+    Proof {
+        limit: "stderr",
+        set: |plan, _| plan.limits.stderr_bytes_per_second = LOG_RATE,
+        holds: |_, said| said.starts_with(DROPPED),
+    },
     Proof {
         limit: "host.memory",
         set: |_, all| all.memory_bytes = Some(MEMORY),
@@ -90,11 +107,18 @@ const PROOFS: &[Proof] = &[
     },
 ];
 
+/// The kind of reason of a plugin that this machine cannot hold to its limit.
+const NOT_ISOLATED: &str = "not_isolated";
+/// How it begins what is said of a log of which a part was dropped.
+const DROPPED: &str = "dropped ";
+
 /// What became of one.
 #[derive(Debug, Serialize)]
 struct Result {
     limit: &'static str,
     holds: bool,
+    /// Why it cannot be had here, which is no fault of ours.
+    lack: Option<String>,
     said: String,
 }
 
@@ -112,7 +136,8 @@ pub(super) async fn test(args: &TestLimits, screen: &Screen) -> Outcome {
     } else {
         screen.data(&table(&results))?;
     }
-    Ok(if results.iter().all(|it| it.holds) { Exit::Fine } else { Exit::Bad })
+    let is_wrong = |it: &Result| !it.holds && it.lack.is_none();
+    Ok(if results.iter().any(is_wrong) { Exit::Bad } else { Exit::Fine })
 }
 
 /// Runs the probe, which never says hello: how it ends is what is looked at.
@@ -134,10 +159,13 @@ async fn prove(proof: &Proof, program: &str) -> Outcome<Result> {
     }
     let mut ceilings = Ceilings::default();
     (proof.set)(&mut plan, &mut ceilings);
-    let supervisor = Supervisor::start(Plan { plugins: vec![plan], ceilings });
+    let builder = Supervisor::builder().plan(Plan { plugins: vec![plan], ceilings });
+    let (mut events, mut lines) = (builder.events(), builder.stderr());
+    let supervisor = builder.start();
     let supervisor = supervisor.map_err(|error| Trouble::new(Exit::Bad, error.to_string()))?;
     let ready = supervisor.ready("probe").await;
     supervisor.shutdown().await;
+    drop(supervisor);
     if proof.limit == "state" {
         fs::remove_dir_all(&kept).ok();
     }
@@ -153,26 +181,53 @@ async fn prove(proof: &Proof, program: &str) -> Outcome<Result> {
         Err(other) => ("", other.to_string(), String::new()),
         Ok(()) => ("", "it said hello".to_owned(), String::new()),
     };
+    if kind == NOT_ISOLATED {
+        let lack = Some(reason.clone());
+        return Ok(Result { limit: proof.limit, holds: false, lack, said: reason });
+    }
+    let words = match proof.limit {
+        "stderr" => {
+            let mut passed = 0;
+            while let Ok(line) = lines.recv().await {
+                passed += line.line.0.len();
+            }
+            let mut dropped = 0;
+            while let Some(event) = events.next().await {
+                if let Fact::Dropped { what: "stderr bytes", count, .. } = event.fact {
+                    dropped += count;
+                }
+            }
+            match dropped {
+                0 => format!("passed on {passed} bytes"),
+                _ => format!("{DROPPED}{dropped} bytes of {LOG}, and passed on {passed}"),
+            }
+        }
+        _ => words,
+    };
     let words = words.trim();
     let holds = (proof.holds)(kind, words);
     let said = match words {
         "" => format!("it {reason}"),
         words => words.to_owned(),
     };
-    Ok(Result { limit: proof.limit, holds, said })
+    Ok(Result { limit: proof.limit, holds, lack: None, said })
 }
 
 fn table(results: &[Result]) -> String {
     let rows: Vec<[String; 3]> = results
         .iter()
         .map(|it| {
-            let answer = if it.holds { "holds" } else { "does not hold" };
+            let answer = match (it.holds, &it.lack) {
+                (true, _) => "holds",
+                (false, None) => "does not hold",
+                (false, Some(_)) => "cannot be had here",
+            };
             [it.limit.to_owned(), answer.to_owned(), it.said.clone()]
         })
         .collect();
-    let style = |row: usize, column: usize| match (column, results[row].holds) {
-        (1, true) => Some(GOOD),
-        (1, false) => Some(BAD),
+    let style = |row: usize, column: usize| match (column, &results[row]) {
+        (1, Result { holds: true, .. }) => Some(GOOD),
+        (1, Result { lack: None, .. }) => Some(BAD),
         _ => None,
     };
     styled(&rows, style)
@@ -240,6 +295,28 @@ pub(super) fn probe(args: &ProbeLimits) -> Outcome {
             let written = File::create("/tmp/probe")
                 .and_then(|mut file| (0..64).try_for_each(|_| file.write_all(&piece)));
             outcome(64, written.err())
+        }
+        // No file is larger than it may be, and all together are.
+        "tmp" => {
+            let piece = vec![1_u8; MIB as usize];
+            let write = |n: u64| fs::write(format!("/tmp/probe-{n}"), &piece);
+            let mut written = 0;
+            let refused = loop {
+                if 2 * MEMORY / MIB == written {
+                    break None;
+                }
+                match write(written) {
+                    Ok(()) => written += 1,
+                    Err(error) => break Some(error),
+                }
+            };
+            outcome(written as usize, refused)
+        }
+        "stderr" => {
+            let line = format!("{}\n", "x".repeat(1023));
+            let written =
+                (0..LOG >> 10).try_for_each(|_| std::io::stderr().write_all(line.as_bytes()));
+            outcome((LOG >> 10) as usize, written.err())
         }
         "state" => {
             let folder = std::path::PathBuf::from(std::env::var_os(STATE).unwrap_or_default());
