@@ -279,13 +279,43 @@ fn sweep(own: &Path) {
     }
 }
 
+/// A process as `cgroup.procs` lists it, with its name.
+fn named(pid: &str) -> (&str, String) {
+    (pid, read_or_empty(&Path::new("/proc").join(pid).join("comm")).trim_end().to_owned())
+}
+
+/// Why a cgroup of version 2 with these processes besides us cannot hand on controllers. At most
+/// three are named: a session may have hundreds.
+fn crowded(others: &[(&str, String)]) -> String {
+    const NAMED: usize = 3;
+    let mut words: Vec<String> = others
+        .iter()
+        .take(NAMED)
+        .map(|(pid, name)| match (*pid, name.as_str()) {
+            // So the kernel lists what is in no PID namespace of ours.
+            ("0", _) => "one that cannot be seen from here".to_owned(),
+            (pid, "") => pid.to_owned(),
+            // A process chooses its name, control characters too.
+            (pid, name) => format!("{pid} ({})", name.escape_debug()),
+        })
+        .collect();
+    if NAMED < others.len() {
+        words.push(format!("{} more", others.len() - NAMED));
+    }
+    format!(
+        "other processes are in this cgroup: {}; version 2 hands on controllers only where there \
+         are none",
+        words.join(", ")
+    )
+}
+
 impl Hierarchy {
     /// Makes a cgroup, bounds it, and removes it.
     fn try_out(&self, probe: &Probe) -> Result<(), Lack> {
         let fix = match self.is_v2 {
             true => {
                 "run plugbay as a systemd service with `Delegate=yes`, or under `systemd-run \
-                 --user --scope -p Delegate=yes`"
+                 --user --scope -p Delegate=yes plugbay …`"
             }
             false => "run as root, or where this cgroup may be written",
         };
@@ -329,8 +359,9 @@ impl Hierarchy {
             Err(error) if error.raw_os_error() == Some(libc::EBUSY) => {
                 let pid = std::process::id().to_string();
                 let inside = read_or_empty(&self.own.join("cgroup.procs"));
-                if inside.lines().any(|it| it != pid) {
-                    return Err(error);
+                let others: Vec<_> = inside.lines().filter(|it| *it != pid).map(named).collect();
+                if !others.is_empty() {
+                    return Err(io::Error::new(error.kind(), crowded(&others)));
                 }
                 let leaf = self.own.join("supervisor");
                 match fs::create_dir(&leaf) {
@@ -749,5 +780,40 @@ impl Place {
         let text = read_or_empty(&self.folder.join(file));
         let value = |line: &str| line.strip_prefix(key)?.strip_prefix(' ')?.parse().ok();
         text.lines().find_map(value).unwrap_or(0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_is_in_the_way_of_controllers_is_named() {
+        let of = |pid, name: &str| (pid, name.to_owned());
+        for (others, named) in [
+            (vec![of("7", "bash")], "7 (bash)"),
+            (vec![of("7", "bash"), of("9", "")], "7 (bash), 9"),
+            (vec![of("0", "")], "one that cannot be seen from here"),
+            (vec![of("7", "a\n\u{1b}[2J")], "7 (a\\n\\u{1b}[2J)"),
+            (vec![of("1", "a"), of("2", "b"), of("3", "c")], "1 (a), 2 (b), 3 (c)"),
+            (
+                vec![of("1", "a"), of("2", "b"), of("3", "c"), of("4", "d"), of("5", "e")],
+                "1 (a), 2 (b), 3 (c), 2 more",
+            ),
+        ] {
+            let expected = format!(
+                "other processes are in this cgroup: {named}; version 2 hands on controllers only \
+                 where there are none"
+            );
+            assert_eq!(crowded(&others), expected);
+        }
+    }
+
+    #[test]
+    fn a_process_is_named_as_the_system_names_it() {
+        let own = std::process::id().to_string();
+        let name = fs::read_to_string("/proc/self/comm").unwrap();
+        assert_eq!(named(&own), (own.as_str(), name.trim_end().to_owned()));
+        assert_eq!(named("0"), ("0", String::new()));
     }
 }
