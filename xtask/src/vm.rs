@@ -148,6 +148,7 @@ fn overlay(
         ("guest.sh", &guest),
         ("etc/systemd/system/guest.service", UNIT),
         ("etc/tmpfiles.d/tmp.conf", KEEP_TMP),
+        ("etc/hosts", "127.0.0.1 localhost\n::1 localhost\n"),
     ] {
         let at = over.join(path);
         fs::create_dir_all(at.parent().unwrap_or(over)).map_err(failed)?;

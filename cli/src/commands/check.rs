@@ -16,7 +16,8 @@ use crate::{
 pub(super) fn check(args: &Check, screen: &Screen) -> Outcome {
     let config = args.path.clone().or_else(|| args.config.clone());
     let path = Source { config, ..Source::default() }.path()?;
-    let loaded = source::load(&path);
+    let mut loaded = source::load(&path);
+    loaded.compare();
     let exit = if loaded.report.has_errors() { Exit::Bad } else { Exit::Fine };
     if args.json {
         return screen.json(&loaded.report.to_json()).map(|()| exit);

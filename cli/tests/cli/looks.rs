@@ -144,3 +144,33 @@ fn no_command_says_where_to_begin() {
     let ended = end(start(command)).with(0, &[]);
     assert!(ended.stdout.contains("plugbay new") && ended.stdout.contains("plugbay --help"));
 }
+
+#[test]
+fn digests_are_printed_and_compared() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("plugbay.toml");
+    let program = dir.path().join("run.py");
+    let head = "manifest = 1\n[defaults.sandbox]\nlevel = \"standard\"\n";
+    let command = "command = [\"python3\", \"run.py\"]\n";
+    let plugin = format!("{head}[plugins.a]\n{command}");
+    fs::write(&path, &plugin).unwrap();
+    fs::write(&program, "print()\n").unwrap();
+    let printed = run_in(dir.path(), ["check", "--digests"]).with(0, &["no problems"]).stdout;
+    let file = program.canonicalize().unwrap().display().to_string();
+    assert!(printed.starts_with("[plugins.a]\ndigest = \"sha256:"), "{printed}");
+    assert!(printed.ends_with(&format!("   # {file}\n")), "{printed}");
+
+    // What it prints is what it accepts, as long as the file is that one.
+    fs::write(&path, format!("{head}{printed}{command}")).unwrap();
+    run_in(dir.path(), ["check"]).with(0, &["no problems"]);
+    fs::write(&program, "print(1)\n").unwrap();
+    let parts = ["error[PB0518]", "`a` would not be started", "is due", "plugbay check --digests"];
+    run_in(dir.path(), ["check"]).with(1, &parts);
+    let json = run_in(dir.path(), ["check", "--json"]).with(1, &[]).json();
+    assert_eq!(json["problems"][0]["code"], "PB0518", "{json}");
+    let changed = run_in(dir.path(), ["check", "--digests"]).with(1, &parts).stdout;
+    assert!(changed.contains("digest = ") && changed != printed, "{changed}");
+    fs::remove_file(&program).unwrap();
+    let gone = run_in(dir.path(), ["check", "--digests"]).with(1, &["error[PB0518]"]).stdout;
+    assert!(gone.starts_with("# [plugins.a]: ") && gone.contains(&file), "{gone}");
+}

@@ -48,7 +48,10 @@ pub use self::{
     resolve::{ENV_ALWAYS, Surroundings},
     tools::schema_holds,
 };
-use crate::plan::{Plan, PluginPlan};
+use crate::{
+    digest_of,
+    plan::{Plan, PluginPlan},
+};
 
 /// What a load gives: the plugins that can run, those that cannot, and why.
 #[derive(Clone, Debug)]
@@ -68,6 +71,26 @@ pub struct Invalid {
     pub name: String,
     /// The first reason, in a sentence; the report has all of them.
     pub why: String,
+}
+
+impl Loaded {
+    /// Compares the files that have a digest with it, as they are now, and reports those that
+    /// would not be started. Reads each of them whole.
+    pub fn compare(&mut self) {
+        for plan in &self.plan.plugins {
+            let Some(due) = plan.digest else { continue };
+            let (file, found) = match digest_of(plan) {
+                Ok((_, found)) if found == due => continue,
+                Ok((file, found)) => (file, format!("its digest is {found}, and {due} is due")),
+                Err((file, error)) => (file, error.to_string()),
+            };
+            let message =
+                format!("`{}` would not be started: {}: {found}", plan.name, file.display());
+            let help =
+                "if the change is wanted, take the line that `plugbay check --digests` prints";
+            self.report.add(Problem::error(Code::PB0518, message).help(help));
+        }
+    }
 }
 
 /// Loads an operator's `plugbay.toml`, or one plugin's `plugin.toml` under the

@@ -91,6 +91,8 @@ WALLS='isolation state:: digest ladder:: deaths::'
 isolation() { tests delegated $WALLS; }
 isolation_as_user() { tests as_user $WALLS; }
 
+# What the machine has written on its way is no part of our first line.
+echo
 for scenario in limits limits_as_user no_delegation unit cases cases_as_user isolation isolation_as_user; do
     case " ${SCENARIOS:-limits limits_as_user no_delegation unit} " in *" $scenario "*) ;; *) continue ;; esac
     echo "== $scenario"
