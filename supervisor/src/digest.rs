@@ -9,11 +9,12 @@ use std::{
         unix::fs::{MetadataExt, OpenOptionsExt},
     },
     path::{Path, PathBuf},
-    sync::Arc,
+    sync::{Arc, Weak},
 };
 
 use nix::{errno::Errno, libc};
 use sha2::{Digest as _, Sha256};
+use tokio::{sync::Mutex, task::spawn_blocking};
 
 use crate::{
     isolation::memory,
@@ -116,14 +117,44 @@ impl Program {
     }
 }
 
-/// Reads the file that a plan's digest stands for, unless that is `known` and unchanged, and
-/// compares it. `None` without a digest.
+/// Reads for one plugin, one file at a time and never while it holds anybody up.
+#[derive(Debug, Default)]
+pub(crate) struct Reader(Arc<Mutex<()>>);
+
+impl Reader {
+    /// [`verify`], until it is dropped: then the thread that reads ends with the part it is at.
+    /// One that the system does not let go is waited for by the next, so that they cannot pile up.
+    pub(crate) fn verify(
+        &self,
+        plan: Arc<PluginPlan>,
+        known: Option<Arc<Program>>,
+    ) -> impl Future<Output = Result<Option<Arc<Program>>, Reason>> + Send + use<> {
+        let turn = Arc::clone(&self.0);
+        async move {
+            let turn = turn.lock_owned().await;
+            let wanted = Arc::new(());
+            let asked = Arc::downgrade(&wanted);
+            let read = spawn_blocking(move || {
+                let read = verify(&plan, known, &asked);
+                drop(turn);
+                read
+            });
+            let read = read.await;
+            drop(wanted);
+            read.unwrap_or_else(|error| Err(Reason::Internal { what: error.to_string() }))
+        }
+    }
+}
+
+/// Reads the file that a plan's digest stands for, for as long as it is `wanted`, unless that
+/// is `known` and unchanged, and compares it. `None` without a digest.
 ///
 /// # Errors
 /// [`Reason::NotVerified`], or [`Reason::SpawnFailed`] in the words of a start without one.
 pub(crate) fn verify(
     plan: &PluginPlan,
     known: Option<Arc<Program>>,
+    wanted: &Weak<()>,
 ) -> Result<Option<Arc<Program>>, Reason> {
     let Some(digest) = plan.digest else { return Ok(None) };
     let name = plan.command.get(digest.word).map_or("", String::as_str);
@@ -152,6 +183,9 @@ pub(crate) fn verify(
         (memory::file(c"plugbay-program").map_err(failed)?, Sha256::new(), Vec::new());
     let mut bytes = 0;
     each_part(file, |part| {
+        if wanted.strong_count() == 0 {
+            return Err(io::Error::other("nobody waits for it any more"));
+        }
         bytes += part.len() as u64;
         head.extend(part.iter().take(HEAD.saturating_sub(head.len())));
         hash.update(part);
@@ -249,6 +283,24 @@ mod tests {
         plan
     }
 
+    fn verified(
+        plan: &PluginPlan,
+        known: Option<Arc<Program>>,
+    ) -> Result<Option<Arc<Program>>, Reason> {
+        let wanted = Arc::new(());
+        verify(plan, known, &Arc::downgrade(&wanted))
+    }
+
+    #[test]
+    fn a_file_that_nobody_waits_for_is_not_read() {
+        let dir = tempfile::tempdir().unwrap();
+        let plan = plan(dir.path(), "abc");
+        let Err(Reason::SpawnFailed { error, .. }) = verify(&plan, None, &Weak::new()) else {
+            panic!("it was read")
+        };
+        assert!(error.contains("nobody waits"), "{error}");
+    }
+
     fn read(program: &Program) -> String {
         let mut text = String::new();
         let path = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&program.memory()));
@@ -268,8 +320,8 @@ mod tests {
     fn what_was_read_is_kept_until_the_file_changes_and_never_follows_it() {
         let dir = tempfile::tempdir().unwrap();
         let plan = plan(dir.path(), "abc");
-        let first = verify(&plan, None).unwrap().unwrap();
-        let again = verify(&plan, Some(Arc::clone(&first))).unwrap().unwrap();
+        let first = verified(&plan, None).unwrap().unwrap();
+        let again = verified(&plan, Some(Arc::clone(&first))).unwrap().unwrap();
         assert!(Arc::ptr_eq(&first, &again));
         fs::write(dir.path().join("program"), "xyz").unwrap();
         assert_eq!(read(&first), "abc");
@@ -277,7 +329,7 @@ mod tests {
         let opened = OpenOptions::new().write(true).open(memory);
         assert!(opened.and_then(|mut it| it.write_all(b"x")).is_err());
         let Err(Reason::NotVerified { fault: DigestFault::Differs { expected, found }, .. }) =
-            verify(&plan, Some(first))
+            verified(&plan, Some(first))
         else {
             panic!("it was taken")
         };
@@ -289,7 +341,7 @@ mod tests {
     fn what_cannot_be_compared_is_refused_by_name() {
         let dir = tempfile::tempdir().unwrap();
         let mut plan = plan(dir.path(), "abc");
-        let kind = |plan: &PluginPlan| match verify(plan, None) {
+        let kind = |plan: &PluginPlan| match verified(plan, None) {
             Err(Reason::NotVerified { fault, .. }) => format!("{fault:?}"),
             Err(reason) => reason.kind().to_owned(),
             Ok(_) => "taken".to_owned(),

@@ -27,7 +27,7 @@ use tokio::{
 use crate::{
     body::{decode, encode},
     breaker::Breaker,
-    digest::{self, Program},
+    digest::{Program, Reader},
     disk::keep_watch,
     error::presentable,
     fact::{Fact, Facts},
@@ -143,6 +143,7 @@ impl Drop for Keeper {
 
 /// What a step of the keeper came to.
 enum Done {
+    Verified(Result<Option<Arc<Program>>, Reason>),
     Activated(Result<Bytes, Failure>),
     Deactivated(Result<Bytes, Failure>),
     Climbed(Box<(Climbed, Process)>),
@@ -185,8 +186,8 @@ pub(crate) struct Keeper {
     waiting: Vec<oneshot::Sender<()>>,
     restart_asked: bool,
     going_down: bool,
-    /// Whether the table has asked for a process that is not there yet.
-    due: bool,
+    /// Compares the program with its digest.
+    reader: Reader,
     starts: u64,
     end: Arc<End>,
     peer: Option<(String, String)>,
@@ -225,7 +226,7 @@ impl Keeper {
             waiting: Vec::new(),
             restart_asked: false,
             going_down: false,
-            due: false,
+            reader: Reader::default(),
             starts: 0,
             peer: None,
         }
@@ -235,12 +236,10 @@ impl Keeper {
     pub(crate) async fn keep(mut self) {
         if self.plan.idle.start_at_boot {
             self.event(Event::Wanted, Reason::StartingUp { greeted: false });
-            self.start().await;
         }
         while !(self.going_down && self.life == Life::Stopped) {
             let turn = self.wait().await;
             self.act(turn);
-            self.start().await;
             if !matches!(self.life, Life::Draining(Then::Stopped) | Life::Stopping(Then::Stopped)) {
                 self.waiting.clear();
             }
@@ -347,6 +346,10 @@ impl Keeper {
                 if !matches!(self.life, Life::Stopping(_)) {
                     self.died(reason);
                 }
+            }
+            Turn::Done(Done::Verified(outcome)) => {
+                self.step = None;
+                self.spawn(outcome);
             }
             Turn::Done(Done::Activated(outcome)) => {
                 self.step = None;
@@ -467,10 +470,7 @@ impl Keeper {
         }
         match effect {
             Effect::None => {}
-            Effect::Spawn => {
-                self.due = true;
-                return;
-            }
+            Effect::Spawn => return self.start(),
             Effect::Activate => self.activate(),
             Effect::OpenGate => {
                 if let Some(run) = &mut self.run {
@@ -480,6 +480,7 @@ impl Keeper {
             }
             Effect::DrainIfIdle => self.drain(true),
             Effect::Drain => self.drain(false),
+            Effect::Climb if self.run.is_none() => return self.not_begun(),
             Effect::Climb => self.climb(),
             Effect::Wait => {}
         }
@@ -564,37 +565,36 @@ impl Keeper {
 
     // ── Up ─────────────────────────────────────────────────────────────────────
 
-    /// Starts the process that is due, if one is.
-    async fn start(&mut self) {
-        while std::mem::take(&mut self.due) {
-            let verified = self.verify().await;
-            self.spawn(verified);
-        }
-    }
-
-    /// Compares the program with its digest, if it has one, where that holds nobody up.
-    async fn verify(&mut self) -> Result<Option<Arc<Program>>, Reason> {
-        let Some(digest) = self.plan.digest else { return Ok(None) };
-        let (plan, known) = (Arc::clone(&self.plan), self.enclosure.verified.clone());
-        let reading = tokio::task::spawn_blocking(move || digest::verify(&plan, known));
-        let budget = self.plan.timeouts.hello;
-        match timeout(budget, reading).await {
-            Ok(Ok(verified)) => verified,
-            Ok(Err(error)) => Err(Reason::Internal { what: error.to_string() }),
-            // A file system that does not answer.
-            Err(_) => Err(Reason::NotVerified {
-                file: self.plan.command.get(digest.word).cloned().unwrap_or_default(),
-                fault: DigestFault::Unreadable { error: format!("not within {budget:?}") },
-            }),
-        }
-    }
-
-    /// Starts it, unless its program is not what was due.
-    fn spawn(&mut self, verified: Result<Option<Arc<Program>>, Reason>) {
+    /// Starts a process, once its program has been compared with its digest, if it has one.
+    fn start(&mut self) {
         self.restart_asked = false;
         self.until = None;
         self.starts += 1;
         self.reason = Arc::new(Reason::StartingUp { greeted: false });
+        let Some(digest) = self.plan.digest else { return self.spawn(Ok(None)) };
+        let reading = self.reader.verify(Arc::clone(&self.plan), self.enclosure.verified.clone());
+        let budget = self.plan.timeouts.hello;
+        let file = self.plan.command.get(digest.word).cloned().unwrap_or_default();
+        self.step = Some(Box::pin(async move {
+            // Late: a file system that does not answer.
+            let late = |_| {
+                let fault = DigestFault::Unreadable { error: format!("not within {budget:?}") };
+                Err(Reason::NotVerified { file, fault })
+            };
+            Done::Verified(timeout(budget, reading).await.unwrap_or_else(late))
+        }));
+        self.publish();
+    }
+
+    /// Its program was still being read: there is no process to end.
+    fn not_begun(&mut self) {
+        self.step = None;
+        self.ends(Arc::clone(&self.reason), Private::default());
+        self.land();
+    }
+
+    /// Starts it, unless its program is not what was due.
+    fn spawn(&mut self, verified: Result<Option<Arc<Program>>, Reason>) {
         let bounds = self.cell.bounds.load();
         if (&bounds.limits, &bounds.timeouts) != (&self.plan.limits, &self.plan.timeouts) {
             let (limits, timeouts) = (bounds.limits.clone(), bounds.timeouts.clone());

@@ -525,7 +525,8 @@ mod tests {
         plan.sandbox.level = level;
         plan.digest = Some(digest_of(&plan).unwrap().1);
         let mut enclosure = Enclosure::new(Arc::default(), Facts::new(), no_ceiling());
-        enclosure.verified = verify(&plan, None).unwrap();
+        let wanted = Arc::new(());
+        enclosure.verified = verify(&plan, None, &Arc::downgrade(&wanted)).unwrap();
         let other = if in_place { path } else { dir.path().join("other") };
         fs::write(&other, "#!/bin/sh\necho another\n").unwrap();
         fs::set_permissions(&other, fs::Permissions::from_mode(0o755)).unwrap();
@@ -601,7 +602,8 @@ mod tests {
         let mut plan = PluginPlan::new("p", command, dir.path());
         plan.digest = Some(digest_of(&plan).unwrap().1);
         let mut enclosure = Enclosure::new(Arc::default(), Facts::new(), no_ceiling());
-        enclosure.verified = verify(&plan, None).unwrap();
+        let wanted = Arc::new(());
+        enclosure.verified = verify(&plan, None, &Arc::downgrade(&wanted)).unwrap();
         let refused = launch(&plan, &enclosure).map(drop).unwrap_err();
         let is_due = |it| matches!(it, Reason::NotVerified { fault: DigestFault::NeedsView, .. });
         assert!(is_due(refused.clone()), "{refused}");

@@ -146,7 +146,7 @@ async fn limits_of_each_process_change(world: &World, processes: Option<u32>) {
     assert_eq!(open_files(child), "64 64");
     let held = changed(&stage, "open_files", |it| it.open_files = Some(32)).await;
     assert_eq!((held.limit, held.refused), (Some(32), None));
-    assert!(held.used.is_some_and(|it| 3 <= it && it < 32), "{:?}", held.used);
+    assert!(held.used.is_some_and(|it| (3..32).contains(&it)), "{:?}", held.used);
     assert_eq!(open_files(child), "32 32");
     assert_eq!(attempt(&stage, "files until", "", 32).await, "EMFILE");
     assert_eq!(attempt(&stage, "files until", "", 16).await, "ok 16");

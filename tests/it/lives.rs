@@ -1,8 +1,8 @@
 //! Up and down: idle stop, stop, restart, resume and shutdown in every state.
 
-use std::time::Duration;
+use std::{fs, os::unix::fs::PermissionsExt, time::Duration};
 
-use plugbay_supervisor::{CallError, Fact, NotReady, PluginPlan, State};
+use plugbay_supervisor::{CallError, Fact, NotReady, PluginPlan, State, digest_of};
 use serde_json::json;
 
 use crate::{
@@ -368,6 +368,55 @@ fn a_stop_that_is_overtaken_by_a_restart_does_not_wait_for_ever() {
         stopping.await.expect("it ends");
         stage.up("p").await;
         stage.end().await;
+    });
+}
+
+/// One whose program is hashed for a good while, and is not what its digest says: read to its
+/// end it would be refused.
+fn slow_to_compare(world: &World) -> PluginPlan {
+    let program = world.path("program");
+    fs::write(&program, "small").expect("it is ours");
+    fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).expect("it is ours");
+    let mut plan = world.program("p", vec![program.display().to_string()]);
+    plan.digest = Some(digest_of(&plan).expect("it can be read").1);
+    plan.timeouts.hello = Duration::from_secs(3600);
+    let large = fs::OpenOptions::new().write(true).open(&program).expect("it is ours");
+    large.set_len(512 << 20).expect("a sparse file");
+    plan
+}
+
+#[test]
+fn a_plugin_whose_program_is_being_compared_hears_orders() {
+    alone(async |world| {
+        let stage = world.supervise([slow_to_compare(world)]);
+        let orders = async {
+            stage.until("p", State::Starting).await;
+            assert_eq!(stage.hold("p").await.expect("it is there"), [], "nothing runs yet");
+            assert_eq!(stage.state("p"), State::Starting);
+            // It begins anew.
+            stage.restart("p").expect("it is there");
+            stage.until("p", State::Starting).await;
+            stage.down("p").await;
+        };
+        let (ready, ()) = within("a stop", futures::future::join(stage.ready("p"), orders)).await;
+        let Err(NotReady::Down { reason, .. }) = ready else { panic!("it is no program") };
+        assert!(["stopped", "restarted"].contains(&reason.kind()), "{reason}");
+        assert_eq!((stage.state("p"), stage.starts("p")), (State::Stopped, 2));
+        stage.end().await;
+    });
+}
+
+#[test]
+fn a_shutdown_does_not_wait_for_a_program_that_is_being_compared() {
+    alone(async |world| {
+        let stage = world.supervise([slow_to_compare(world)]);
+        let end = async {
+            stage.until("p", State::Starting).await;
+            stage.shutdown_within(Duration::from_secs(3600)).await;
+        };
+        let (ready, ()) = within("an end", futures::future::join(stage.ready("p"), end)).await;
+        let Err(NotReady::Down { reason, .. }) = ready else { panic!("it is no program") };
+        assert_eq!(reason.kind(), "shutdown");
     });
 }
 
