@@ -35,7 +35,7 @@ pub(crate) const NOT_TRIED: &str = "not tried: ";
 /// Who has no rights anywhere.
 const NOBODY: u32 = 65_534;
 /// Seconds, longer than any test takes on a busy machine; it only ends what hangs.
-const HANGS: u64 = 150;
+const HANGS: Duration = Duration::from_secs(150);
 
 /// On what kind of machine a test runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

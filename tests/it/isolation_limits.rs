@@ -397,9 +397,19 @@ fn plugins_that_together_use_too_much_memory_lose_one_and_it_is_said_why() {
             return;
         }
         let ceilings = Ceilings { memory_bytes: Some(128 * MIB), processes: None };
-        let stage = three(world, ceilings, |it| it.memory_bytes = Some(96 * MIB)).await;
-        assert!(deed(&stage, "a", "memory, kept", 80 * MIB).await.is_some(), "below its own");
-        assert!(deed(&stage, "b", "memory, kept", 60 * MIB).await.is_some(), "there is room now");
+        let mut tries = 0;
+        let stage = loop {
+            let stage = three(world, ceilings, |it| it.memory_bytes = Some(96 * MIB)).await;
+            assert!(deed(&stage, "a", "memory, kept", 80 * MIB).await.is_some(), "below its own");
+            if deed(&stage, "b", "memory, kept", 60 * MIB).await.is_some() {
+                break stage;
+            }
+            // The kernel takes another one if the first is slow to go, on a busy machine.
+            assert_eq!(stage.exit("b").await.0.kind(), "host_out_of_memory");
+            stage.end().await;
+            tries += 1;
+            assert!(tries < 5, "there is never room");
+        };
         let (reason, rung) = stage.exit("a").await;
         assert_eq!((reason.kind(), reason.code()), ("host_out_of_memory", Some("PB0516")));
         assert!(reason.to_string().contains("together used the 128MiB"), "{reason}");

@@ -20,7 +20,7 @@ use tokio::sync::Semaphore;
 use crate::{
     alone::alone,
     stage::{Stage, brief, within},
-    world::hostile,
+    world::{hostile, patience},
 };
 
 /// Modes that misbehave at the same time.
@@ -39,7 +39,7 @@ type Row = (&'static str, fn(&mut PluginPlan), &'static str);
 pub(crate) fn real(_: &mut PluginPlan) {}
 
 pub(crate) fn no_hello(plan: &mut PluginPlan) {
-    plan.timeouts.hello = ms(300);
+    plan.timeouts.hello = patience(ms(300));
 }
 
 fn short_activate(plan: &mut PluginPlan) {

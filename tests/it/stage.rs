@@ -20,7 +20,7 @@ use tokio::{sync::watch, task::JoinHandle, time::timeout};
 use crate::world::patience;
 
 /// Seconds, longer than anything takes on a busy machine; it only turns a hang into a failure.
-const HANGS: u64 = 60;
+const HANGS: Duration = Duration::from_secs(60);
 
 /// Awaits what must come.
 pub(crate) async fn within<T>(what: &str, it: impl Future<Output = T>) -> T {

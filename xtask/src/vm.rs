@@ -131,10 +131,12 @@ fn overlay(
         fs::create_dir_all(at.parent().unwrap_or(over)).map_err(failed)?;
         must(Command::new("strip").arg("-o").arg(&at).arg(program))?;
     }
-    let units = root.join("cli/systemd");
-    let at = inside(over, &units);
-    fs::create_dir_all(at.parent().unwrap_or(over)).map_err(failed)?;
-    must(Command::new("cp").arg("-r").arg(&units).arg(&at))?;
+    // The unit file, and a plugin that a test starts.
+    for folder in ["cli/systemd", "sdk-spec/tutorial"].map(|it| root.join(it)) {
+        let at = inside(over, &folder);
+        fs::create_dir_all(at.parent().unwrap_or(over)).map_err(failed)?;
+        must(Command::new("cp").arg("-r").arg(&folder).arg(&at))?;
+    }
     let guest = format!(
         "PLUGBAY={}\nTESTS={}\nREPOSITORY={}\nSCENARIOS='{}'\n{}",
         plugbay.display(),
