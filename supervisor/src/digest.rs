@@ -250,7 +250,7 @@ fn each_part(file: File, mut take: impl FnMut(&[u8]) -> io::Result<()>) -> io::R
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use std::os::unix::fs::PermissionsExt;
 
     use super::*;
@@ -283,7 +283,8 @@ mod tests {
         plan
     }
 
-    fn verified(
+    /// By somebody who waits for it.
+    pub(crate) fn verified(
         plan: &PluginPlan,
         known: Option<Arc<Program>>,
     ) -> Result<Option<Arc<Program>>, Reason> {

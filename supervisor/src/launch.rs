@@ -504,7 +504,7 @@ mod tests {
 
     use super::*;
     use crate::{
-        digest::{digest_of, verify},
+        digest::{digest_of, tests::verified},
         fact::Facts,
         isolation::{Ceiling, Lack, Machine},
         plan::{Ceilings, FileGrant, IfMissing},
@@ -525,8 +525,7 @@ mod tests {
         plan.sandbox.level = level;
         plan.digest = Some(digest_of(&plan).unwrap().1);
         let mut enclosure = Enclosure::new(Arc::default(), Facts::new(), no_ceiling());
-        let wanted = Arc::new(());
-        enclosure.verified = verify(&plan, None, &Arc::downgrade(&wanted)).unwrap();
+        enclosure.verified = verified(&plan, None).unwrap();
         let other = if in_place { path } else { dir.path().join("other") };
         fs::write(&other, "#!/bin/sh\necho another\n").unwrap();
         fs::set_permissions(&other, fs::Permissions::from_mode(0o755)).unwrap();
@@ -602,8 +601,7 @@ mod tests {
         let mut plan = PluginPlan::new("p", command, dir.path());
         plan.digest = Some(digest_of(&plan).unwrap().1);
         let mut enclosure = Enclosure::new(Arc::default(), Facts::new(), no_ceiling());
-        let wanted = Arc::new(());
-        enclosure.verified = verify(&plan, None, &Arc::downgrade(&wanted)).unwrap();
+        enclosure.verified = verified(&plan, None).unwrap();
         let refused = launch(&plan, &enclosure).map(drop).unwrap_err();
         let is_due = |it| matches!(it, Reason::NotVerified { fault: DigestFault::NeedsView, .. });
         assert!(is_due(refused.clone()), "{refused}");

@@ -411,7 +411,8 @@ impl Supervisor {
     }
 
     /// Holds the processes of a plugin to its limits of the system and of its state as they
-    /// are set now, as far as that can be done while it runs, and says what holds. Empty if none runs, or if it has no walls.
+    /// are set now, as far as that can be done while it runs, and says what holds. Empty if
+    /// none runs, or if it has no walls.
     ///
     /// # Errors
     /// There is none of that name.

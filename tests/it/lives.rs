@@ -1,8 +1,8 @@
 //! Up and down: idle stop, stop, restart, resume and shutdown in every state.
 
-use std::{fs, os::unix::fs::PermissionsExt, time::Duration};
+use std::{fs, os::unix::fs::PermissionsExt, sync::Arc, time::Duration};
 
-use plugbay_supervisor::{CallError, Fact, NotReady, PluginPlan, State, digest_of};
+use plugbay_supervisor::{CallError, Fact, NotReady, PluginPlan, Reason, State, digest_of};
 use serde_json::json;
 
 use crate::{
@@ -385,6 +385,13 @@ fn slow_to_compare(world: &World) -> PluginPlan {
     plan
 }
 
+/// What somebody is told who waits for it while it is ended.
+async fn ended_by(stage: &Stage, orders: impl Future<Output = ()>) -> Arc<Reason> {
+    let (ready, ()) = within("its end", futures::future::join(stage.ready("p"), orders)).await;
+    let Err(NotReady::Down { reason, .. }) = ready else { panic!("it is no program") };
+    reason
+}
+
 #[test]
 fn a_plugin_whose_program_is_being_compared_hears_orders() {
     alone(async |world| {
@@ -398,8 +405,7 @@ fn a_plugin_whose_program_is_being_compared_hears_orders() {
             stage.until("p", State::Starting).await;
             stage.down("p").await;
         };
-        let (ready, ()) = within("a stop", futures::future::join(stage.ready("p"), orders)).await;
-        let Err(NotReady::Down { reason, .. }) = ready else { panic!("it is no program") };
+        let reason = ended_by(&stage, orders).await;
         assert!(["stopped", "restarted"].contains(&reason.kind()), "{reason}");
         assert_eq!((stage.state("p"), stage.starts("p")), (State::Stopped, 2));
         stage.end().await;
@@ -414,8 +420,7 @@ fn a_shutdown_does_not_wait_for_a_program_that_is_being_compared() {
             stage.until("p", State::Starting).await;
             stage.shutdown_within(Duration::from_secs(3600)).await;
         };
-        let (ready, ()) = within("an end", futures::future::join(stage.ready("p"), end)).await;
-        let Err(NotReady::Down { reason, .. }) = ready else { panic!("it is no program") };
+        let reason = ended_by(&stage, end).await;
         assert_eq!(reason.kind(), "shutdown");
     });
 }

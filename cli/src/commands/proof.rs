@@ -253,43 +253,18 @@ pub(super) fn probe(args: &ProbeLimits) -> Outcome {
                 .map_or(0, |it| it.user_time().tv_sec() * 1000 + it.user_time().tv_usec() / 1000);
             format!("{spent} ms of processor time within {} ms", WORK.as_millis())
         }
-        "processes" => {
-            let mut children = Vec::new();
-            let start = || {
-                let this = std::env::current_exe()?;
-                let mut command = Command::new(this);
-                command.args(["limits", "probe", "wait"]).stdin(Stdio::piped());
-                command.stdout(Stdio::null()).stderr(Stdio::null()).spawn()
-            };
-            let refused = loop {
-                if 2 * PROCESSES as usize == children.len() {
-                    break None;
-                }
-                match start() {
-                    Ok(child) => children.push(child),
-                    Err(error) => break Some(error),
-                }
-            };
-            outcome(children.len(), refused)
-        }
+        "processes" => until_refused(2 * PROCESSES as usize, |_| {
+            let this = std::env::current_exe()?;
+            let mut command = Command::new(this);
+            command.args(["limits", "probe", "wait"]).stdin(Stdio::piped());
+            command.stdout(Stdio::null()).stderr(Stdio::null()).spawn()
+        }),
         // Ends when its parent does, whose end of the pipe it reads.
         "wait" => {
             std::io::copy(&mut std::io::stdin(), &mut std::io::sink()).ok();
             return Ok(Exit::Fine);
         }
-        "open_files" => {
-            let mut open = Vec::new();
-            let refused = loop {
-                if 2 * FILES as usize == open.len() {
-                    break None;
-                }
-                match File::open("/dev/null") {
-                    Ok(file) => open.push(file),
-                    Err(error) => break Some(error),
-                }
-            };
-            outcome(open.len(), refused)
-        }
+        "open_files" => until_refused(2 * FILES as usize, |_| File::open("/dev/null")),
         "file" => {
             let piece = vec![1_u8; 64 << 10];
             let written = File::create("/tmp/probe")
@@ -299,18 +274,8 @@ pub(super) fn probe(args: &ProbeLimits) -> Outcome {
         // No file is larger than it may be, and all together are.
         "tmp" => {
             let piece = vec![1_u8; MIB as usize];
-            let write = |n: u64| fs::write(format!("/tmp/probe-{n}"), &piece);
-            let mut written = 0;
-            let refused = loop {
-                if 2 * MEMORY / MIB == written {
-                    break None;
-                }
-                match write(written) {
-                    Ok(()) => written += 1,
-                    Err(error) => break Some(error),
-                }
-            };
-            outcome(written as usize, refused)
+            let most = (2 * MEMORY / MIB) as usize;
+            until_refused(most, |n| fs::write(format!("/tmp/probe-{n}"), &piece))
         }
         "stderr" => {
             let line = format!("{}\n", "x".repeat(1023));
@@ -329,6 +294,21 @@ pub(super) fn probe(args: &ProbeLimits) -> Outcome {
     };
     eprintln!("{said}");
     Ok(Exit::Bad)
+}
+
+/// Takes one after the other and keeps them all, until the system gives no more.
+fn until_refused<T>(most: usize, mut next: impl FnMut(usize) -> std::io::Result<T>) -> String {
+    let mut given = Vec::new();
+    let refused = loop {
+        if given.len() == most {
+            break None;
+        }
+        match next(given.len()) {
+            Ok(it) => given.push(it),
+            Err(error) => break Some(error),
+        }
+    };
+    outcome(given.len(), refused)
 }
 
 fn outcome(count: usize, refused: Option<std::io::Error>) -> String {
