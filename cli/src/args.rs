@@ -335,7 +335,7 @@ pub(crate) struct SetLimits {
     /// What to change, such as queue=64, calls=120/min or call=45s
     #[arg(value_name = "KEY=VALUE", required_unless_present = "host")]
     pub(crate) changes: Vec<String>,
-    /// Change the bounds on all plugins together: those of [host], memory and processes
+    /// Change the bounds on all plugins together: those of [host], memory, cpu and processes
     #[arg(long)]
     pub(crate) host: bool,
     #[command(flatten)]

@@ -27,6 +27,8 @@ pub enum Doing {
     Busy,
     /// The same, and `limits.cpu` kept it from using more.
     Throttled,
+    /// The same, and `host.cpu` kept all plugins together from using more.
+    ThrottledWithAll,
     /// It waited for something: a lock, a pipe, another process, or time.
     Waiting,
     /// A signal or a debugger had stopped it.
@@ -58,6 +60,9 @@ impl fmt::Display for Seen {
         f.write_str(match self.doing {
             Doing::Busy => "was busy",
             Doing::Throttled => "was busy, and kept from more by its limit of processor time",
+            Doing::ThrottledWithAll => {
+                "was busy, and kept from more by host.cpu, the limit of all plugins together"
+            }
             Doing::Waiting => "was waiting",
             Doing::Stopped => "was stopped by a signal",
             Doing::InKernel => "was in the kernel, where no signal reaches it",
@@ -80,8 +85,9 @@ pub(crate) struct Look {
     state: char,
     /// Used by that and by all that it has started, in hundredths of a second.
     ticks: u64,
-    /// How often its limit of processor time has held it up.
-    pub(crate) held_up: u64,
+    /// How often its limit of processor time has held it up, and that of all plugins together
+    /// any of them.
+    pub(crate) held_up: (u64, u64),
     place: Option<String>,
 }
 
@@ -96,7 +102,7 @@ pub(crate) fn look(pid: u32) -> Option<Look> {
     };
     // `0` where it runs, or where we may not know.
     let place = Some(place).filter(|it| !it.is_empty() && it != "0" && is_name(it));
-    Some(Look { state, ticks, held_up: 0, place })
+    Some(Look { state, ticks, held_up: (0, 0), place })
 }
 
 /// What two looks mean, the second of which found nothing if the process is gone.
@@ -108,7 +114,11 @@ pub(crate) fn judge(before: &Look, after: Option<&Look>, unread_bytes: u64) -> S
     let doing = match after.state {
         'T' | 't' => Doing::Stopped,
         state if is_dead(state) => Doing::Ended,
-        _ if before.held_up < after.held_up => Doing::Throttled,
+        _ if before.held_up.0 < after.held_up.0 => Doing::Throttled,
+        // Whoever waits is not held up with the others.
+        state if before.held_up.1 < after.held_up.1 && (state == 'R' || BUSY_TICKS <= used) => {
+            Doing::ThrottledWithAll
+        }
         _ if BUSY_TICKS <= used => Doing::Busy,
         'D' => Doing::InKernel,
         // It may have had no turn on a machine with much to do.
@@ -216,6 +226,10 @@ mod tests {
     use super::*;
 
     fn at(state: char, ticks: u64, held_up: u64) -> Look {
+        with_all(state, ticks, (held_up, 0))
+    }
+
+    fn with_all(state: char, ticks: u64, held_up: (u64, u64)) -> Look {
         Look { state, ticks, held_up, place: Some("do_wait".into()) }
     }
 
@@ -235,6 +249,25 @@ mod tests {
                 at('R', 6, 2),
                 Doing::Throttled,
                 "was busy, and kept from more by its limit of processor time",
+            ),
+            // The others were held up as well, and whoever waits was not.
+            (
+                with_all('R', 5, (0, 1)),
+                with_all('R', 5, (0, 2)),
+                Doing::ThrottledWithAll,
+                "was busy, and kept from more by host.cpu, the limit of all plugins together",
+            ),
+            (
+                with_all('R', 5, (1, 1)),
+                with_all('R', 6, (2, 2)),
+                Doing::Throttled,
+                "was busy, and kept from more by its limit of processor time",
+            ),
+            (
+                with_all('S', 5, (0, 1)),
+                with_all('S', 6, (0, 2)),
+                Doing::Waiting,
+                "was waiting (in do_wait)",
             ),
             (at('S', 5, 0), at('T', 5, 0), Doing::Stopped, "was stopped by a signal"),
             (at('t', 5, 0), at('t', 5, 0), Doing::Stopped, "was stopped by a signal"),

@@ -681,6 +681,10 @@ impl Keeper {
             Ok(manifest) => {
                 if let Some(run) = &mut self.run {
                     (run.provides, run.wants) = (manifest.provides, manifest.wants);
+                    if let Some(process) = &mut run.process {
+                        let limits = &self.cell.bounds.load().limits;
+                        process.settle(limits, *limits != self.plan.limits);
+                    }
                 }
                 self.event(Event::Greeted, Reason::StartingUp { greeted: true });
             }

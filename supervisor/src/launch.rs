@@ -292,6 +292,13 @@ impl Process {
         }
     }
 
+    /// Holds it to what was changed while it was being started, as [`Walls::settle`].
+    pub(crate) fn settle(&mut self, limits: &Limits, are_others: bool) {
+        if let Kind::Behind { walls, .. } = &mut self.kind {
+            walls.settle(limits, are_others, self.leader.map(|it| it.as_raw().unsigned_abs()));
+        }
+    }
+
     /// Asks it to go. Harmless once it has been reaped.
     pub(crate) fn terminate(&self) {
         match &self.kind {

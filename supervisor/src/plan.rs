@@ -32,8 +32,23 @@ pub struct Plan {
 pub struct Ceilings {
     /// Memory, in bytes; at the bound the system ends the plugin that uses the most.
     pub memory_bytes: Option<u64>,
+    /// Processor time per time, in percent of one core; at the bound all wait for the next period,
+    /// a tenth of a second.
+    pub cpu_percent: Option<u32>,
     /// Processes and threads; at the bound nobody can start one.
     pub processes: Option<u32>,
+}
+
+impl Ceilings {
+    /// These, and `others` where these have no bound.
+    #[must_use]
+    pub fn or(self, others: Self) -> Self {
+        Self {
+            memory_bytes: self.memory_bytes.or(others.memory_bytes),
+            cpu_percent: self.cpu_percent.or(others.cpu_percent),
+            processes: self.processes.or(others.processes),
+        }
+    }
 }
 
 /// One plugin: how to start it, what it offers, what it is granted.
@@ -241,7 +256,7 @@ pub enum Item {
     Calls,
     /// `limits.memory` and `host.memory`.
     Memory,
-    /// `limits.cpu`.
+    /// `limits.cpu` and `host.cpu`.
     Cpu,
     /// `limits.processes` and `host.processes`.
     Processes,
@@ -258,7 +273,7 @@ impl Item {
             Self::Memory => {
                 "limits.memory holds, for all its processes, and host.memory for all plugins"
             }
-            Self::Cpu => "limits.cpu holds",
+            Self::Cpu => "limits.cpu holds, and host.cpu for all plugins",
             Self::Processes => "limits.processes holds, and host.processes for all plugins",
         }
     }

@@ -108,9 +108,7 @@ impl Builder {
     #[must_use]
     pub fn plan(mut self, plan: Plan) -> Self {
         self.plan.plugins.extend(plan.plugins);
-        let Ceilings { memory_bytes, processes } = plan.ceilings;
-        self.plan.ceilings.memory_bytes = memory_bytes.or(self.plan.ceilings.memory_bytes);
-        self.plan.ceilings.processes = processes.or(self.plan.ceilings.processes);
+        self.plan.ceilings = plan.ceilings.or(self.plan.ceilings);
         self
     }
 
@@ -396,7 +394,7 @@ impl Supervisor {
     /// Changes the limits and timeouts of one plugin until the supervisor ends. Those that
     /// bound calls (queue, rate, result and the budgets of a call) hold from the next call
     /// on, the others from the next process on; or, if they are of the system, from
-    /// [`Self::hold`] on.
+    /// [`Self::hold`] on, or from the end of a start that goes on just now.
     ///
     /// # Errors
     /// There is none of that name.
@@ -435,7 +433,16 @@ impl Supervisor {
         if self.ceilings() == Ceilings::default() && others.is_none_or(|it| it == self.ceilings()) {
             return Vec::new();
         }
-        Machine::here().cgroups.hold_all(&self.0.ceiling, others)
+        let before = self.ceilings();
+        let held = Machine::here().cgroups.hold_all(&self.0.ceiling, others);
+        if before.cpu_percent < self.ceilings().cpu_percent {
+            // Where a limit of theirs was cut to the ceiling, it has room now.
+            for cell in &self.0.cells {
+                // Nobody waits for what it says.
+                self.order(&cell.name, Order::Hold(oneshot::channel().0)).ok();
+            }
+        }
+        held
     }
 
     fn cell(&self, name: &str) -> Result<&Arc<Cell>, NoSuchPlugin> {

@@ -335,7 +335,8 @@ fn what_is_not_enforced_is_shown_with_the_plugin() {
     let loaded = good("everything");
     let geocode = &plugin(&loaded, "geocode").degraded;
     insta::assert_snapshot!("degraded", geocode.join("\n"));
-    let ceilings = Ceilings { memory_bytes: Some(2 << 30), processes: Some(256) };
+    let ceilings =
+        Ceilings { memory_bytes: Some(2 << 30), cpu_percent: Some(150), processes: Some(256) };
     assert_eq!(loaded.plan.ceilings, ceilings);
     let tickets = &plugin(&loaded, "tickets").degraded;
     assert!(!tickets.iter().any(|it| it.starts_with("grant.net")), "{tickets:?}");
@@ -345,7 +346,9 @@ fn what_is_not_enforced_is_shown_with_the_plugin() {
     // Who has no sandbox is not counted to the others.
     let bare = load_wrong(&Path::new(FOLDER).join("limits-not-enforced.toml"));
     let hello = &plugin(&bare, "hello").degraded;
-    assert!(hello.iter().any(|it| it.starts_with("host.memory = 2GiB ")), "{hello:?}");
+    for words in ["host.memory = 2GiB ", "host.cpu = 150% "] {
+        assert!(hello.iter().any(|it| it.starts_with(words)), "{hello:?}");
+    }
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! Limits that the system enforces, and what is said of a plugin that goes over one.
 //! Each is also tried by a plugin without it, where it does not strike.
 
-use std::fs;
+use std::{fs, time::Duration};
 
 use plugbay_supervisor::{
     Builder, Fact, PluginPlan,
@@ -274,7 +274,7 @@ fn without_cgroups_what_can_be_had_otherwise_is_had_and_the_rest_refused() {
         stage.end().await;
 
         // All plugins together can be held to nothing else.
-        let ceilings = Ceilings { memory_bytes: None, processes: Some(64) };
+        let ceilings = Ceilings { processes: Some(64), ..Ceilings::default() };
         let mut bare = walled(world, Level::Standard);
         bare.limits.processes = Some(16);
         let all = Plan { plugins: vec![bare.clone()], ceilings };
@@ -396,7 +396,7 @@ fn plugins_that_together_use_too_much_memory_lose_one_and_it_is_said_why() {
         if !has_cgroups() {
             return;
         }
-        let ceilings = Ceilings { memory_bytes: Some(128 * MIB), processes: None };
+        let ceilings = ceilings_of(128);
         let mut tries = 0;
         let stage = loop {
             let stage = three(world, ceilings, |it| it.memory_bytes = Some(96 * MIB)).await;
@@ -431,7 +431,7 @@ fn plugins_that_together_use_too_much_memory_lose_one_and_it_is_said_why() {
         stage.end().await;
 
         // The same with more room, where all live.
-        let ceilings = Ceilings { memory_bytes: Some(512 * MIB), processes: None };
+        let ceilings = ceilings_of(512);
         let stage = three(world, ceilings, |it| it.memory_bytes = Some(96 * MIB)).await;
         for (name, size) in [("a", 80), ("b", 60), ("c", 60)] {
             assert!(deed(&stage, name, "memory, kept", size * MIB).await.is_some());
@@ -446,7 +446,7 @@ fn plugins_that_together_start_too_many_processes_are_refused_one() {
         if !has_cgroups() {
             return;
         }
-        let ceilings = Ceilings { memory_bytes: None, processes: Some(48) };
+        let ceilings = Ceilings { processes: Some(48), ..Ceilings::default() };
         let stage = three(world, ceilings, |it| it.processes = Some(40)).await;
         assert_eq!(deed(&stage, "a", "processes, kept", 20).await.as_deref(), Some("ok 20"));
         let refused = deed(&stage, "b", "processes until", 30).await;
@@ -478,23 +478,158 @@ fn plugins_that_together_start_too_many_processes_are_refused_one() {
 }
 
 #[test]
+fn plugins_share_the_processor_time_that_all_may_have() {
+    alone(async |world| {
+        if !has_cgroups() {
+            return;
+        }
+        let ceilings = Ceilings { cpu_percent: Some(30), ..Ceilings::default() };
+        let stage = three(world, ceilings, |_| {}).await;
+        let spent = |outcome: Option<String>| -> u64 {
+            let number = outcome.as_deref().and_then(|it| it.strip_prefix("ok ")?.parse().ok());
+            number.unwrap_or_else(|| panic!("{outcome:?}"))
+        };
+        let work = |name| deed(&stage, name, "work", 1000);
+        let (a, b, c) = tokio::join!(work("a"), work("b"), work("c"));
+        let all = [a, b, c].map(spent);
+        // Three tenths of a second, and what the first period gives each. On a busy machine it
+        // is less; alone, each would have had a whole one.
+        assert!(all.iter().sum::<u64>() < 800, "{all:?}");
+        stage.end().await;
+
+        let mut wants = [10, 90].into_iter();
+        let mut plans = ["a", "b"].map(|name| {
+            let mut plan = walled(world, Level::Standard);
+            plan.name = name.into();
+            plan.prefix = Some(name.into());
+            plan.limits.cpu_percent = wants.next();
+            plan
+        });
+        plans[1].timeouts.call = Duration::from_secs(2);
+        plans[1].timeouts.drain = Duration::from_millis(100);
+        plans[1].timeouts.cancel_grace = Duration::from_millis(100);
+        let stage = world.start(Builder::default().plan(Plan { plugins: plans.into(), ceilings }));
+        for (name, expected) in [("a", 10), ("b", 30)] {
+            stage.up(name).await;
+            let held = stage.hold(name).await.expect("it is there");
+            let held: Vec<_> = held.into_iter().map(|it| (it.key, it.limit, it.refused)).collect();
+            assert_eq!(held, [("cpu", Some(expected), None)], "{name}");
+        }
+        assert!(spent(deed(&stage, "a", "work", 1000).await) < 300, "its own is less");
+        // Whose bound it was that one met is told.
+        assert_eq!(deed(&stage, "b", "work", 600_000).await, None);
+        let (reason, _) = stage.exit("b").await;
+        assert!(reason.to_string().contains("kept from more by host.cpu"), "{reason}");
+        stage.end().await;
+    });
+}
+
+/// What a plugin's own cgroup has of processor time, in percent of a core, where `all` have that
+/// much and its limit is `own`; or what it should have.
+fn own_share(plugin: &str, own: u64, all: u64) -> Result<(), (u64, u64)> {
+    let name = format!("-{plugin}");
+    let folders = cgroups(std::process::id());
+    let mut folders = folders.iter().filter(|it| it.ends_with(&name));
+    let found = folders.find_map(|it| {
+        let read = |file| fs::read_to_string(format!("{it}/{file}")).ok();
+        // Version 1 has no cgroup with more than the one that it lies in.
+        let quota = read("cpu.cfs_quota_us").map(|it| (it, own.min(all)));
+        let (quota, due) = quota.or_else(|| Some((read("cpu.max")?, own)))?;
+        Some((quota.split_whitespace().next()?.parse::<u64>().ok()? / 1000, due))
+    });
+    let (has, due) = found.expect("it has a cgroup with such a bound");
+    if has == due { Ok(()) } else { Err((has, due)) }
+}
+
+#[test]
+fn a_ceiling_on_processor_time_is_changed_while_plugins_run() {
+    alone(async |world| {
+        if !has_cgroups() {
+            return;
+        }
+        let ceiling = |most| Ceilings { cpu_percent: Some(most), ..Ceilings::default() };
+        let stage = three(world, ceiling(50), |it| it.cpu_percent = Some(80)).await;
+        assert_eq!(own_share("a", 80, 50), Ok(()));
+        for most in [20, 60, 100] {
+            let held = stage.hold_all(Some(ceiling(most))).into_iter();
+            let held: Vec<_> = held.map(|it| (it.key, it.limit, it.refused)).collect();
+            assert_eq!(held, [("cpu", Some(most.into()), None)]);
+            // More is given by their keepers, and nobody has asked them here.
+            for name in ["a", "b", "c"] {
+                holds("it to have what it may", || own_share(name, 80, most.into()).is_ok()).await;
+            }
+        }
+        // What starts now starts under what holds now.
+        stage.restart("b").expect("it is in the plan");
+        stage.up("b").await;
+        assert_eq!(own_share("b", 80, 100), Ok(()));
+        stage.end().await;
+    });
+}
+
+/// A script with the old numbers is written by then, and nobody has carried it out.
+#[test]
+fn what_is_changed_during_a_start_holds_when_it_is_over() {
+    alone(async |world| {
+        if !has_cgroups() {
+            return;
+        }
+        let first = Ceilings { processes: Some(64), ..ceilings_of(256) };
+        let mut plan = walled(world, Level::Standard);
+        plan.limits.processes = Some(40);
+        let plan = Plan { plugins: vec![plan], ceilings: first };
+        let stage = world.start(Builder::default().plan(plan));
+        stage.up("p").await;
+        for round in 1..=8_u32 {
+            stage.down("p").await;
+            stage.restart("p").expect("it is in the plan");
+            let others =
+                Ceilings { processes: Some(64 + round), ..ceilings_of(256 + u64::from(round)) };
+            let change = async {
+                while stage.plugin("p").expect("it is there").pid.is_none() {
+                    tokio::task::yield_now().await;
+                }
+                let mut plan = stage.plan("p").expect("it is there");
+                plan.limits.processes = Some(16 + round);
+                stage.set_bounds("p", plan.limits, plan.timeouts).expect("it is there");
+                stage.hold_all(Some(others));
+            };
+            let ((), ready) = tokio::join!(change, stage.ready("p"));
+            ready.expect("it comes up");
+            assert_eq!(stage.ceilings(), others);
+            let held = stage.hold_all(None).into_iter();
+            let held: Vec<_> = held.map(|it| (it.key, it.limit)).collect();
+            let processes = Some(u64::from(64 + round));
+            assert_eq!(held, [("memory", others.memory_bytes), ("processes", processes)]);
+            assert_eq!(attempt(&stage, "processes until", "", 40).await, "EAGAIN", "{round}");
+        }
+        stage.end().await;
+    });
+}
+
+/// Of memory, in MiB.
+fn ceilings_of(mib: u64) -> Ceilings {
+    Ceilings { memory_bytes: Some(mib * MIB), ..Ceilings::default() }
+}
+
+#[test]
 fn a_ceiling_is_changed_while_plugins_run() {
     alone(async |world| {
         if !has_cgroups() {
             return;
         }
-        let ceilings = Ceilings { memory_bytes: Some(128 * MIB), processes: None };
+        let ceilings = ceilings_of(128);
         let stage = three(world, ceilings, |_| {}).await;
         let said = |others: Option<Ceilings>| -> Vec<_> {
             let held = stage.hold_all(others).into_iter();
             held.map(|it| (it.key, it.limit, it.refused)).collect()
         };
         assert_eq!(said(None), [("memory", Some(128 * MIB), None)]);
-        let more = Ceilings { memory_bytes: Some(512 * MIB), processes: Some(64) };
+        let more = Ceilings { processes: Some(64), ..ceilings_of(512) };
         let words = "no limit of this kind was set when plugbay started".to_owned();
         let all = [("memory", Some(512 * MIB), None), ("processes", None, Some(words))].to_vec();
         assert_eq!(said(Some(more)), all);
-        let now = Ceilings { memory_bytes: Some(512 * MIB), processes: None };
+        let now = ceilings_of(512);
         assert_eq!(stage.ceilings(), now, "what is not taken stays as it was");
         assert!(deed(&stage, "a", "memory, kept", 200 * MIB).await.is_some());
 

@@ -67,7 +67,8 @@ fn victim(level: &str) {
         ] {
             *time = Duration::from_millis(5);
         }
-        let ceilings = Ceilings { memory_bytes: Some(4 << 30), processes: Some(512) };
+        let (memory_bytes, processes) = (Some(4 << 30), Some(512));
+        let ceilings = Ceilings { memory_bytes, cpu_percent: Some(400), processes };
         let plan = Plan { plugins: vec![tough], ceilings };
         let mut builder = Supervisor::builder().plan(plan);
         for (name, mode) in [

@@ -3,7 +3,7 @@
 
 use std::{
     collections::BTreeSet,
-    fs,
+    fs, io,
     path::{Path, PathBuf},
     sync::{
         Mutex, OnceLock,
@@ -134,12 +134,21 @@ impl Mark {
     /// environment is gone; see [`zombies`]).
     pub(crate) fn processes(&self) -> BTreeSet<u32> {
         let needle = format!("{MARK}={}", self.0).into_bytes();
-        let marked = |pid: &u32| {
+        pids().filter(|pid| Self::is_on(*pid, &needle)).collect()
+    }
+
+    fn is_on(pid: u32, needle: &[u8]) -> bool {
+        match fs::read(format!("/proc/{pid}/environ")) {
+            Ok(environ) => environ.split(|byte| *byte == 0).any(|pair| pair == needle),
+            // An ordinary user may not read that of a guard: it has what its parent has, which
+            // is one of ours or this process.
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => match stat(pid) {
+                Some(('Z' | 'X', _)) | None => false,
+                Some((_, parent)) => parent == std::process::id() || Self::is_on(parent, needle),
+            },
             // A process that ends while it is looked at does not count.
-            let environ = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
-            environ.split(|byte| *byte == 0).any(|pair| pair == needle)
-        };
-        pids().filter(marked).collect()
+            Err(_) => false,
+        }
     }
 
     /// Waits until `count` processes carry the mark, and fails after a time that

@@ -325,6 +325,7 @@ impl Service {
         let promised = |key: &str| -> u64 {
             let of = |it: &Limits| match key {
                 "memory" => it.memory_bytes.unwrap_or(0),
+                "cpu" => it.cpu_percent.map_or(0, u64::from),
                 _ => it.processes.map_or(0, u64::from),
             };
             limits.iter().map(of).fold(0, u64::saturating_add)

@@ -81,12 +81,9 @@ pub(crate) fn limits(bounds: &[Bound], calls: usize) -> String {
             (true, false) => "from the next call",
             (false, _) => "from the next process",
         };
-        // What is counted at this moment.
-        let now = match (it.key.as_str(), &it.used, &it.holds) {
-            ("concurrency", ..) => calls.to_string(),
-            (_, Some(used), Some(holds)) => one_line(&format!("{used} of {holds}")),
-            (_, None, Some(holds)) => one_line(&format!("held to {holds}")),
-            _ => "-".into(),
+        let now = match it.key.as_str() {
+            "concurrency" => calls.to_string(),
+            _ => held(it),
         };
         let from = format!("{}{was}", one_line(&it.from));
         [one_line(&it.key), one_line(&it.value), from, hold.into(), now]
@@ -95,18 +92,23 @@ pub(crate) fn limits(bounds: &[Bound], calls: usize) -> String {
     styled(&rows, |row, _| (row == 0).then_some(DIM))
 }
 
+/// What is counted at this moment, and what holds.
+fn held(it: &Bound) -> String {
+    match (&it.used, &it.holds) {
+        (Some(used), Some(holds)) => one_line(&format!("{used} of {holds}")),
+        (None, Some(holds)) => one_line(&format!("held to {holds}")),
+        _ => "-".into(),
+    }
+}
+
 /// All bounds on all plugins together, a line each.
 pub(crate) fn ceilings(bounds: &[Bound]) -> String {
     let head = ["LIMIT", "SET", "FROM", "PROMISED", "NOW"].map(str::to_owned);
     let row = |it: &Bound| {
         let was = it.was.as_ref().map_or(String::new(), |was| format!(", was {}", one_line(was)));
-        let now = match (&it.used, &it.holds) {
-            (Some(used), Some(holds)) => format!("{used} of {holds}"),
-            _ => "-".into(),
-        };
         let from = format!("{}{was}", one_line(&it.from));
         let promised = it.promised.as_deref().unwrap_or("-");
-        [one_line(&it.key), one_line(&it.value), from, one_line(promised), one_line(&now)]
+        [one_line(&it.key), one_line(&it.value), from, one_line(promised), held(it)]
     };
     let rows: Vec<[String; 5]> = std::iter::once(head).chain(bounds.iter().map(row)).collect();
     styled(&rows, |row, _| (row == 0).then_some(DIM))

@@ -30,7 +30,7 @@ fn limits_test_proves_what_doctor_promises() {
     let ended = run(["limits", "test", "--json"]);
     let json = ended.json();
     let limits = json["limits"].as_array().expect("a list");
-    assert_eq!(limits.len(), 10);
+    assert_eq!(limits.len(), 11);
     let walls = doctor["walls"].as_array().expect("a list");
     for limit in limits {
         let promised = match limit["limit"].as_str().and_then(|it| it.strip_prefix("host.")) {

@@ -509,7 +509,8 @@ fn systemd_is_told_how_it_goes() {
 #[test]
 fn bounds_on_all_plugins_are_shown_and_changed_while_they_run() {
     let greet = Fixture::of(&greeter());
-    let table = "[plugins.greet.limits]\nmemory = \"3GiB\"\n[host]\nmemory = \"2GiB\"\n";
+    let table = "[plugins.greet.limits]\nmemory = \"3GiB\"\ncpu = \"90%\"\n\
+                 [host]\nmemory = \"2GiB\"\ncpu = \"50%\"\n";
     let place = Place::new(&format!("{}{table}", plugin("greet", &greet.command)));
     let daemon = place.daemon(&[]);
     let show = |parts: &[&str]| {
@@ -519,7 +520,7 @@ fn bounds_on_all_plugins_are_shown_and_changed_while_they_run() {
         assert!(parts.iter().all(|it| said.contains(it)), "{said}");
     };
     // More is promised than there is: that is allowed, and shown.
-    show(&["memory 2GiB manifest 3.0 GiB", "processes - default 0 -"]);
+    show(&["memory 2GiB manifest 3.0 GiB", "cpu 50% manifest 90%", "processes - default 0 -"]);
     let set = |change: &[&str]| place.run(&[&["limits", "set", "--host"], change].concat());
     match &Machine::here().cgroups.memory {
         Ok(()) => {
@@ -532,7 +533,7 @@ fn bounds_on_all_plugins_are_shown_and_changed_while_they_run() {
     let words = "Refused processes -: no limit of this kind was set when plugbay started";
     set(&["processes=64"]).with(1, &[words]);
     set(&["memroy=4GiB"]).with(1, &["did you mean `memory`?"]);
-    set(&["state_dir=/x"]).with(1, &["error[PB0701]", "memory, processes"]);
+    set(&["state_dir=/x"]).with(1, &["error[PB0701]", "memory, cpu, processes"]);
     set(&["memory"]).with(2, &["expected KEY=VALUE"]);
     place.run(&["limits", "show"]).with(2, &["PLUGIN"]);
     daemon.end(&place);

@@ -35,6 +35,7 @@ const PERIOD: u64 = 100_000;
 /// The largest page there is.
 const PAGE: u64 = 64 << 10;
 
+const QUOTA_V1: &str = "cpu.cfs_quota_us";
 const SWAP_V1: &str = "memory.memsw.limit_in_bytes";
 const SWAP_V2: &str = "memory.swap.max";
 /// Whoever is killed for memory is not killed alone.
@@ -86,7 +87,7 @@ impl Controller {
             }
             (Self::Cpu, false) => vec![
                 ("cpu.cfs_period_us", PERIOD.to_string()),
-                ("cpu.cfs_quota_us", (wanted * PERIOD / 100).to_string()),
+                (QUOTA_V1, (wanted * PERIOD / 100).to_string()),
             ],
             (Self::Memory, true) => {
                 vec![("memory.max", text), (SWAP_V2, "0".to_owned()), (TOGETHER, "1".to_owned())]
@@ -122,8 +123,8 @@ impl Ceiling {
 
 /// The same in the words of one plugin's.
 fn as_limits(ceilings: Ceilings) -> Limits {
-    let Ceilings { memory_bytes, processes } = ceilings;
-    Limits { memory_bytes, processes, ..Limits::default() }
+    let Ceilings { memory_bytes, cpu_percent, processes } = ceilings;
+    Limits { memory_bytes, cpu_percent, processes, ..Limits::default() }
 }
 
 /// A name that no other cgroup has: ours, and what it is for.
@@ -438,7 +439,7 @@ impl Cgroups {
         let mut limits = ceiling.limits.lock().unwrap_or_else(PoisonError::into_inner);
         let (before, mut after) = (as_limits(*limits), *limits);
         let wanted = as_limits(others.unwrap_or(*limits));
-        let held = |controller: Controller| {
+        let mut held = |controller: Controller| {
             let above = self.hierarchies.iter().find_map(|it| {
                 let above = it.above(&limits, ceiling)?;
                 above.place.controllers.contains(&controller).then_some(above.place)
@@ -456,9 +457,10 @@ impl Cgroups {
                 (Some(_), Some(_), Some(above)) => above.change(controller, &wanted),
             };
             match (controller, &refused) {
-                (Controller::Memory, Ok(())) => after.memory_bytes = wanted.memory_bytes,
-                (Controller::Processes, Ok(())) => after.processes = wanted.processes,
-                _ => {}
+                (_, Err(_)) => {}
+                (Controller::Memory, _) => after.memory_bytes = wanted.memory_bytes,
+                (Controller::Cpu, _) => after.cpu_percent = wanted.cpu_percent,
+                (Controller::Processes, _) => after.processes = wanted.processes,
             }
             let above = above.as_ref().filter(|it| it.folder.exists());
             Some(Held {
@@ -468,11 +470,30 @@ impl Cgroups {
                 refused: refused.err(),
             })
         };
-        let held = [Controller::Memory, Controller::Processes].into_iter().filter_map(held);
-        let held = held.collect();
+        let held = CONTROLLERS.into_iter().filter_map(|(it, _)| held(it)).collect();
         *limits = after;
         held
     }
+}
+
+/// The processor time that a cgroup has, in percent of a core; `None` if it has no bound of its own.
+fn share(folder: &Path, is_v2: bool) -> Option<u64> {
+    let read = |file| fs::read_to_string(folder.join(file)).ok();
+    let text = match is_v2 {
+        true => read("cpu.max")?,
+        false => format!("{} {}", read(QUOTA_V1)?, read("cpu.cfs_period_us")?),
+    };
+    let mut numbers = text.split_whitespace().map(|it| it.parse::<u64>().ok());
+    let (quota, period) = (numbers.next()??, numbers.next()??);
+    (quota * 100).checked_div(period)
+}
+
+/// The least that it and those above it have, from the first on that is there.
+fn least_share(folder: &Path, is_v2: bool) -> Option<u64> {
+    let file = if is_v2 { "cpu.max" } else { QUOTA_V1 };
+    let is_there = |it: &&Path| it.join(file).exists();
+    let all = folder.ancestors().skip_while(|it| !is_there(it)).take_while(is_there);
+    all.filter_map(|it| share(it, is_v2)).min()
 }
 
 /// The cgroups of one start of a plugin. Dropping it removes them.
@@ -515,8 +536,9 @@ pub(crate) struct Counters {
     /// Forks that were refused because all plugins together had as many processes as they may.
     /// Of version 2 from Linux 6.11 on: forks of any plugin.
     pub(crate) refused_to_all: u64,
-    /// Periods in which there was no more processor time for it.
-    pub(crate) held_up: u64,
+    /// Periods in which there was no more processor time for it, by its own bound and by that of
+    /// all plugins together.
+    pub(crate) held_up: (u64, u64),
     /// Whether its own bound of memory was met, and that of all plugins together.
     pub(crate) memory_met: (bool, bool),
 }
@@ -566,13 +588,31 @@ impl Cage {
         CONTROLLERS.iter().filter_map(held).collect()
     }
 
-    /// Whether a step is for what holds all plugins.
+    /// Holds all plugins together to what was changed while this one was being put in with them,
+    /// which has set their bounds to what it knew. Says whether there was such a change.
+    pub(crate) fn settle(&self, ceiling: &Ceiling) -> bool {
+        // Nobody changes them meanwhile.
+        let now = ceiling.limits.lock().unwrap_or_else(PoisonError::into_inner);
+        let now_of_all = as_limits(*now);
+        let above = self.places.iter().filter_map(|it| it.above.as_deref());
+        let changed = above.flat_map(|it| it.place.controllers.iter().map(move |on| (it, *on)));
+        let changed = changed.filter(|(it, on)| on.wanted(&it.limits) != on.wanted(&now_of_all));
+        changed.fold(false, |_, (it, on)| {
+            // What the system does not take now it may take when it is asked again.
+            it.place.change(on, &now_of_all).ok();
+            true
+        })
+    }
+
+    /// Whether a step is for what holds all plugins, or depends on it.
     pub(crate) fn is_of_all(&self, step: &str) -> bool {
-        let mut above = self.places.iter().filter_map(|it| it.above.as_ref());
-        above.any(|it| {
-            let files = it.place.bounds(&it.limits);
-            let mut files = files.iter().map(|(file, _)| it.place.folder.join(file));
-            files.any(|file| step == format!("write {}", file.display()))
+        let is = |file: PathBuf| step == format!("write {}", file.display());
+        self.places.iter().any(|place| {
+            let Some(above) = &place.above else { return false };
+            let files = above.place.bounds(&above.limits);
+            let mut files = files.iter().map(|(file, _)| above.place.folder.join(file));
+            // Refused where all together were given less since the script was written.
+            files.any(is) || !place.is_v2 && is(place.folder.join(QUOTA_V1))
         })
     }
 
@@ -610,7 +650,16 @@ impl Cage {
                         }
                     }
                     Controller::Cpu => {
-                        counters.held_up += place.count("cpu.stat", "nr_throttled");
+                        let own = if is_own { place.met(*controller) } else { 0 };
+                        // Where its own bound is no less, that of all is what it meets.
+                        let by_all = is_shared
+                            && above.is_some_and(|it| {
+                                share(&it.place.folder, it.place.is_v2)
+                                    <= share(&place.folder, place.is_v2)
+                            });
+                        let (own, all) = if by_all { (0, own + all()) } else { (own, all()) };
+                        counters.held_up.0 += own;
+                        counters.held_up.1 += all;
                     }
                 }
             }
@@ -645,10 +694,11 @@ impl Place {
                 if self.is_v2 {
                     script.write(&format!("{parent}/cgroup.subtree_control"), &above.hands_on);
                 }
-                above.place.write_bounds(&above.limits, script);
+                above.place.write_bounds(&above.place.within(&above.limits, None), script);
             }
         }
-        self.write_bounds(limits, script);
+        let all = self.above.as_ref().and_then(|it| it.limits.cpu_percent);
+        self.write_bounds(&self.within(limits, all), script);
     }
 
     fn write_bounds(&self, limits: &Limits, script: &mut Script) {
@@ -685,8 +735,28 @@ impl Place {
             // Also when something could be given back and nothing was killed.
             (Controller::Memory, false) => self.number("memory.failcnt").unwrap_or(0),
             (Controller::Processes, _) => local("pids.events", "max"),
-            (Controller::Cpu, _) => 0,
+            (Controller::Cpu, _) => self.count("cpu.stat", "nr_throttled"),
         }
+    }
+
+    /// The limits as this cgroup can have them. Version 1 takes no more processor time than those
+    /// above it have, where version 2 takes it and holds the least of them. `all` is what the
+    /// one for all plugins is about to have.
+    fn within(&self, limits: &Limits, all: Option<u32>) -> Limits {
+        let mut limits = limits.clone();
+        if let (false, Some(wanted)) = (self.is_v2, limits.cpu_percent) {
+            let above = self.folder.parent().and_then(|it| least_share(it, self.is_v2));
+            let above = above.and_then(|it| u32::try_from(it).ok());
+            let least = [above, all].into_iter().flatten().fold(wanted, u32::min);
+            limits.cpu_percent = Some(least.max(1));
+        }
+        limits
+    }
+
+    /// The cgroups in this one.
+    fn below(&self) -> impl Iterator<Item = PathBuf> {
+        let entries = fs::read_dir(&self.folder).into_iter().flatten().flatten();
+        entries.map(|it| it.path()).filter(|it| it.is_dir())
     }
 
     /// Whether there have been as many processes as may be, where the kernel remembers that.
@@ -697,7 +767,20 @@ impl Place {
 
     /// Bounds what runs already, as far as the kernel takes it.
     fn change(&self, controller: Controller, limits: &Limits) -> Result<(), String> {
+        let limits = &self.within(limits, None);
         let mut files = self.bounds_of(controller, limits);
+        if let (Controller::Cpu, false, Some(most)) = (controller, self.is_v2, limits.cpu_percent) {
+            // No cgroup may have less than one in it, also not for a moment. Those that are cut so
+            // are given more again by their keepers, who know what they may have.
+            for it in self.below() {
+                if share(&it, self.is_v2).is_some_and(|it| u64::from(most) < it) {
+                    for (file, value) in controller.bounds(self.is_v2, limits) {
+                        // It may have ended by now; if it has not, the next step says so.
+                        put(&it.join(file), &value).ok();
+                    }
+                }
+            }
+        }
         if controller == Controller::Memory {
             let wanted = limits.memory_bytes.unwrap_or(u64::MAX);
             match self.is_v2 {
@@ -744,20 +827,7 @@ impl Place {
                 Some(bytes).filter(|it| *it < 1 << 62)
             }
             (Controller::Processes, _) => above("pids.max").filter_map(|it| first(&it)).min(),
-            (Controller::Cpu, true) => {
-                let share = |text: String| {
-                    let period = text.split_whitespace().nth(1)?.parse::<u64>().ok()?;
-                    (first(&text)? * 100).checked_div(period)
-                };
-                above("cpu.max").filter_map(share).min()
-            }
-            (Controller::Cpu, false) => {
-                let pairs = above("cpu.cfs_quota_us").zip(above("cpu.cfs_period_us"));
-                let share = |(quota, period): (String, String)| {
-                    (first(&quota)? * 100).checked_div(first(&period)?)
-                };
-                pairs.filter_map(share).min()
-            }
+            (Controller::Cpu, _) => least_share(&self.folder, self.is_v2),
         }
     }
 

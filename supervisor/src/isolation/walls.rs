@@ -115,7 +115,7 @@ fn choose(plan: &PluginPlan, ceilings: Ceilings, machine: &Machine) -> (Used, Ve
     if limits.memory_bytes.or(ceilings.memory_bytes).is_some() {
         has(Item::Memory, &cgroups.memory, "only its private data is bounded, in each process");
     }
-    if limits.cpu_percent.is_some() {
+    if limits.cpu_percent.or(ceilings.cpu_percent).is_some() {
         has(Item::Cpu, &cgroups.cpu, "it takes what processor time it gets");
     }
     // In a user namespace of its own, a plugin's processes are counted alone.
@@ -354,6 +354,14 @@ impl Walls {
         })
     }
 
+    /// Holds it to what was changed while they were being built: the ceilings, and also its limits
+    /// if these `are_others`.
+    pub(crate) fn settle(&mut self, limits: &Limits, are_others: bool, guard: Option<u32>) {
+        if self.cage.settle(&self.ceiling) || are_others {
+            self.hold(limits, guard);
+        }
+    }
+
     /// Holds the plugin that runs behind them to other limits, and says what holds. Without a
     /// `guard` it runs no more.
     pub(crate) fn hold(&mut self, limits: &Limits, guard: Option<u32>) -> Vec<Held> {
@@ -429,8 +437,9 @@ impl Walls {
         self.guards
     }
 
-    /// How often its limit of processor time has held the plugin up so far.
-    pub(crate) fn held_up(&self) -> u64 {
+    /// How often the plugin was held up so far by its limit of processor time, and by that of all
+    /// plugins together.
+    pub(crate) fn held_up(&self) -> (u64, u64) {
         self.cage.counters().held_up
     }
 

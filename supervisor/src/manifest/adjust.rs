@@ -23,7 +23,7 @@ const TIMEOUTS: [&str; 7] = ["start", "activate", "call", "call_max", "cancel", 
 /// The keys of `[limits]` that only a sandbox enforces.
 const SYSTEM: [&str; 5] = ["memory", "cpu", "processes", "open_files", "file"];
 /// The keys of `[host]` that bound all plugins together, and the others.
-const CEILINGS: [&str; 2] = ["memory", "processes"];
+const CEILINGS: [&str; 3] = ["memory", "cpu", "processes"];
 const FIXED: [&str; 2] = ["state_dir", "control"];
 /// That one that nothing holds a plugin to yet.
 const UNENFORCED: [&str; 1] = ["overflow"];
@@ -43,9 +43,7 @@ pub fn adjust_ceilings(
     read(&text, &mut report, |file, source, notes| {
         if let Some(host) = &file.host {
             settings::check_host(host, source, notes);
-            let Ceilings { memory_bytes, processes } = settings::ceilings(host);
-            adjusted.memory_bytes = memory_bytes.or(ceilings.memory_bytes);
-            adjusted.processes = processes.or(ceilings.processes);
+            adjusted = settings::ceilings(host).or(ceilings);
         }
     });
     for (key, _) in changes.iter().filter(|(key, _)| FIXED.contains(&key.as_str())) {
@@ -62,8 +60,9 @@ pub fn adjust_ceilings(
 pub fn ceilings(now: Ceilings) -> Vec<Bound> {
     let none = || "-".to_owned();
     let memory = now.memory_bytes.map_or_else(none, bytes_in_words);
+    let cpu = now.cpu_percent.map_or_else(none, |it| format!("{it}%"));
     let processes = now.processes.map_or_else(none, |it| it.to_string());
-    let all = CEILINGS.into_iter().zip([memory, processes]);
+    let all = CEILINGS.into_iter().zip([memory, cpu, processes]);
     all.map(|(key, value)| Bound { key, value, at_once: true }).collect()
 }
 
@@ -250,17 +249,21 @@ mod tests {
 
     #[test]
     fn bounds_on_all_plugins_are_changed_by_the_same_rules() {
-        let before = Ceilings { memory_bytes: Some(1 << 30), processes: None };
+        let before = Ceilings { memory_bytes: Some(1 << 30), ..Ceilings::default() };
         let change = |key: &str, value: &str| {
             adjust_ceilings(before, &[(key.into(), value.into())]).map_err(|it| it.render(false))
         };
         let after = change("processes", "512").unwrap();
         assert_eq!(after, Ceilings { processes: Some(512), ..before });
         let shown: Vec<_> = ceilings(after).into_iter().map(|it| (it.key, it.value)).collect();
-        assert_eq!(shown, [("memory", "1GiB".to_owned()), ("processes", "512".to_owned())]);
+        let set = [("memory", "1GiB"), ("cpu", "-"), ("processes", "512")];
+        assert_eq!(shown, set.map(|(key, value)| (key, value.to_owned())));
+        let after = change("cpu", "150%").unwrap();
+        assert_eq!(after, Ceilings { cpu_percent: Some(150), ..before });
         for (key, value, expected) in [
             ("memory", "1KiB", "at least 1MiB"),
             ("memory", "4", "error[PB0103]"),
+            ("cpu", "0%", "at least 1%"),
             ("memroy", "4GiB", "did you mean `memory`?"),
             ("state_dir", "/", "`state_dir` does not change while plugbay runs"),
             ("a\n[plugins", "1", "error[PB0101]"),

@@ -94,6 +94,7 @@ pub(crate) fn unenforced(
     }
     let together = [
         host.and_then(|it| it.memory.as_ref()).map(|it| ("memory", size(it), &it.span)),
+        host.and_then(|it| it.cpu.as_ref()).map(|it| ("cpu", format!("{}%", it.0), &it.span)),
         host.and_then(|it| it.processes.as_ref())
             .map(|it| ("processes", it.value.to_string(), &it.span)),
     ];

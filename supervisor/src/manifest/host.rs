@@ -40,6 +40,8 @@ keys! {
         state_dir: Option<At<String>>,
         /// Memory of all plugins together, such as `2GiB`.
         memory: Option<At<Size>>,
+        /// Processor time of all plugins together, such as `150%` of one core.
+        cpu: Option<At<Percent>>,
         /// Processes of all plugins together.
         processes: Option<At<u32>>,
         /// The socket on which a running supervisor answers.

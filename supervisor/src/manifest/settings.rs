@@ -93,8 +93,7 @@ pub(crate) fn check(layer: Layer<'_>, source: &Source, notes: &mut Notes) {
         check.number("stderr", stderr, (1 << 10)..=(1 << 30), |it| {
             format!("{}/s", bytes_in_words(it))
         });
-        let cpu = it.cpu.as_ref().map(|it| At::new(u64::from(it.0), it.span.clone()));
-        check.number("cpu", cpu, 1..=100_000, |it| format!("{it}%"));
+        check.percent("cpu", &it.cpu);
     }
     if let Some(it) = layer.timeouts {
         for (key, at) in [
@@ -132,6 +131,7 @@ pub(crate) fn check_host(host: &Host, source: &Source, notes: &mut Notes) {
     let mut check = Check { source, notes };
     let memory = host.memory.as_ref().map(|it| At::new(it.0, it.span.clone()));
     check.number("memory", memory, (1 << 20)..=u64::MAX, bytes_in_words);
+    check.percent("cpu", &host.cpu);
     // As many as the kernel has numbers for.
     check.number("processes", wide(&host.processes), 1..=4_194_304, |it| it.to_string());
 }
@@ -140,6 +140,7 @@ pub(crate) fn check_host(host: &Host, source: &Source, notes: &mut Notes) {
 pub(crate) fn ceilings(host: &Host) -> plan::Ceilings {
     plan::Ceilings {
         memory_bytes: host.memory.as_ref().map(|it| it.0),
+        cpu_percent: host.cpu.as_ref().map(|it| it.0),
         processes: host.processes.as_ref().map(|it| it.value),
     }
 }
@@ -156,6 +157,12 @@ struct Check<'a> {
 impl Check<'_> {
     fn time(&mut self, key: &str, at: &Option<At<Time>>, range: RangeInclusive<Duration>) {
         self.number(key, at.as_ref().map(|it| At::new(it.0, it.span.clone())), range, in_words);
+    }
+
+    /// Of one core.
+    fn percent(&mut self, key: &str, at: &Option<At<Percent>>) {
+        let at = at.as_ref().map(|it| At::new(it.0, it.span.clone()));
+        self.number(key, at, 1..=100_000, |it| format!("{it}%"));
     }
 
     fn number<T: PartialOrd + Copy>(
