@@ -879,6 +879,78 @@ mod tests {
         }
     }
 
+    /// Files as the kernel has them, where a container may have less than its machine.
+    #[test]
+    fn a_share_is_cut_to_what_those_above_have_where_nothing_else_is_taken() {
+        let root = tempfile::tempdir().unwrap();
+        for version in ["1", "2"] {
+            let write = |folder: &str, quota: &str| {
+                let folder = root.path().join(version).join(folder);
+                fs::create_dir_all(&folder).unwrap();
+                fs::write(folder.join("cpu.max"), format!("{quota} 100000\n")).unwrap();
+                let quota = quota.replace("max", "-1");
+                fs::write(folder.join(QUOTA_V1), format!("{quota}\n")).unwrap();
+                fs::write(folder.join("cpu.cfs_period_us"), "100000\n").unwrap();
+            };
+            write("pod", "40000");
+            write("pod/own", "max");
+            let is_v2 = version == "2";
+            // The one for all is not there yet.
+            let folder = root.path().join(version).join("pod/own/all/plugin");
+            assert_eq!(least_share(&folder, is_v2), Some(40));
+            let place = Place {
+                folder,
+                is_v2,
+                is_for_all: false,
+                controllers: vec![Controller::Cpu],
+                above: None,
+            };
+            let cut = |wanted, all| {
+                let limits = Limits { cpu_percent: wanted, ..Limits::default() };
+                place.within(&limits, all).cpu_percent
+            };
+            let (most, least) = if is_v2 { (Some(80), Some(80)) } else { (Some(40), Some(20)) };
+            assert_eq!(cut(Some(80), None), most);
+            assert_eq!(cut(Some(80), Some(20)), least);
+            assert_eq!((cut(Some(10), Some(20)), cut(None, Some(20))), (Some(10), None));
+            write("pod/own/all", "20000");
+            assert_eq!(cut(Some(80), None), least);
+            assert_eq!(least_share(&place.folder, is_v2), Some(20));
+        }
+    }
+
+    #[test]
+    fn a_step_that_depends_on_all_is_told_from_those_of_its_own() {
+        let place = |folder: &str, is_v2, above| Place {
+            folder: folder.into(),
+            is_v2,
+            is_for_all: above,
+            controllers: vec![Controller::Cpu, Controller::Processes],
+            above: None,
+        };
+        let (cpu_percent, processes) = (Some(50), Some(16));
+        let limits = Limits { cpu_percent, processes, ..Limits::default() };
+        for (is_v2, step, expected) in [
+            (false, "write /all/pids.max", true),
+            (false, "write /all/cpu.cfs_quota_us", true),
+            (false, "write /all/p/cpu.cfs_quota_us", true),
+            (false, "write /all/p/pids.max", false),
+            (true, "write /all/cpu.max", true),
+            (true, "write /all/p/cpu.max", false),
+            (true, "mount /proc", false),
+        ] {
+            let above = Above {
+                place: place("/all", is_v2, true),
+                limits: limits.clone(),
+                hands_on: String::new(),
+                before: [0; 3],
+            };
+            let own = Place { above: Some(Box::new(above)), ..place("/all/p", is_v2, false) };
+            assert_eq!(Cage { places: vec![own] }.is_of_all(step), expected, "{step}");
+        }
+        assert!(!Cage { places: vec![place("/p", false, false)] }.is_of_all("write /p/pids.max"));
+    }
+
     #[test]
     fn a_process_is_named_as_the_system_names_it() {
         let own = std::process::id().to_string();
