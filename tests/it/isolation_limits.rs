@@ -616,6 +616,38 @@ fn what_is_changed_during_a_start_holds_when_it_is_over() {
     });
 }
 
+#[test]
+fn a_start_that_fails_leaves_the_ceilings_as_they_have_been_changed() {
+    alone(async |world| {
+        if !has_cgroups() {
+            return;
+        }
+        let mut fails = world.plugin("fails", "exit at=start code=1");
+        fails.sandbox.level = Level::Standard;
+        fails.restart.first = Duration::from_secs(3600);
+        let plan = Plan {
+            plugins: vec![walled(world, Level::Standard), fails],
+            ceilings: ceilings_of(256),
+        };
+        let stage = world.start(Builder::default().plan(plan));
+        stage.up("p").await;
+        for round in 1..=8 {
+            let (others, before) = (ceilings_of(256 + round), stage.exits("fails"));
+            stage.restart("fails").expect("it is in the plan");
+            let has_ended = || before < stage.exits("fails");
+            while stage.plugin("fails").expect("it is there").pid.is_none() && !has_ended() {
+                tokio::task::yield_now().await;
+            }
+            stage.hold_all(Some(others));
+            holds("it to end", has_ended).await;
+            let held = stage.hold_all(None).into_iter();
+            let held: Vec<_> = held.map(|it| (it.key, it.limit)).collect();
+            assert_eq!(held, [("memory", others.memory_bytes)]);
+        }
+        stage.end().await;
+    });
+}
+
 /// Of memory, in MiB.
 fn ceilings_of(mib: u64) -> Ceilings {
     Ceilings { memory_bytes: Some(mib * MIB), ..Ceilings::default() }

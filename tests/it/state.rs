@@ -106,7 +106,9 @@ fn a_single_burst_is_bounded_by_the_system() {
         let kinds = ["file_too_large", "state_too_large"];
         assert!(kinds.contains(&reason.kind()), "{reason}");
         let size = fs::metadata(world.path("state").join("a")).expect("it is there").len();
-        assert_eq!(size, 64 * MIB);
+        // On a slow disk the measuring is there first.
+        let is_cut = reason.kind() == "file_too_large";
+        assert!(if is_cut { size == 64 * MIB } else { size <= 64 * MIB }, "{reason}: {size}");
         stage.end().await;
 
         // Not where it may write elsewhere, where other files may be as large as they are.

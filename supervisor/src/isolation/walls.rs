@@ -399,6 +399,8 @@ impl Walls {
     pub(crate) fn explain(&self, evidence: &Evidence) -> (Exit, Remains) {
         // Whatever the helper could not end, it does not leave to itself.
         self.cage.kill();
+        // Whoever ended before its start was over has left the ceilings as it knew them.
+        self.cage.settle(&self.ceiling);
         if let Some((step, error)) = evidence.failed {
             let reason = self.not_started(step, Errno::from_raw(error));
             return (Exit::NotStarted(reason), Remains::default());
