@@ -136,8 +136,8 @@ pub(crate) enum Command {
 /// and ends the plugins; a second one ends them at once. Ends with 1 when no plugin is left
 /// that could take a call, unless --stay is given.
 ///
-/// While it runs, `ps`, `why`, `logs`, `restart`, `stop` and `resume` look at it and steer it, and
-/// `call` and `tools` use its processes. One plugbay runs the same plugins at a time.
+/// While it runs, `ps`, `why`, `logs`, `restart`, `stop`, `resume` and `limits` look at it and steer
+/// it, and `call` and `tools` use its processes. One plugbay runs the same plugins at a time.
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:
@@ -298,6 +298,7 @@ pub(crate) struct Doctor {
 
 /// Show the limits of a plugin, where they come from, and what is not enforced
 #[derive(Args, Debug)]
+#[command(override_usage = "plugbay limits show [OPTIONS] <PLUGIN | --host>")]
 #[command(after_help = "\
 Examples:
   plugbay limits show search
@@ -439,7 +440,8 @@ pub(crate) struct Tools {
 
 /// Check manifests and show every problem in its place
 ///
-/// Starts nothing. Ends with 1 if anything would not run.
+/// Starts nothing. Ends with 1 if anything would not run as it is written; what this machine can
+/// enforce is tried by `doctor`.
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:

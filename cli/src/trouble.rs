@@ -8,7 +8,7 @@ use plugbay_supervisor::{
 };
 use serde_json::{Map, Value, json};
 
-use crate::exit::Exit;
+use crate::{exit::Exit, render::facts::short};
 
 /// The outcome of a command.
 pub(crate) type Outcome<T = Exit> = Result<T, Trouble>;
@@ -80,6 +80,11 @@ impl Trouble {
         self
     }
 
+    /// How the plugin is that took no call.
+    pub(crate) fn state(&self) -> Option<State> {
+        serde_json::from_value(self.more.as_ref()?.get("state")?.clone()).ok()
+    }
+
     /// Something that is only for programs.
     pub(crate) fn with(mut self, key: &str, value: Value) -> Self {
         self.more.get_or_insert_default().insert(key.to_owned(), value);
@@ -113,13 +118,14 @@ impl Trouble {
         if let Some(found) = reason.private() {
             let more = if found.chars().nth(FOUND_MAX).is_some() { "…" } else { "" };
             let found: String = found.chars().take(FOUND_MAX).collect();
-            let what = match reason {
+            let what = match reason.innermost() {
                 Reason::NotAFrame { .. } => "it printed",
+                Reason::StateTooLarge { .. } => "in its state folder,",
                 _ => "it said",
             };
             self.notes.push(format!("{what} {found:?}{more}"));
         }
-        match advice(reason) {
+        match advice(reason.innermost()) {
             Some(help) => self.help(help),
             None => self,
         }
@@ -207,7 +213,14 @@ impl From<CallError> for Trouble {
         let mut trouble = Self::coded(code, message).about_the_call(error.ran(), error.retry());
         match &error {
             CallError::BadArguments { problems, .. } => trouble.notes.clone_from(problems),
-            CallError::Inactive { reason, .. } => trouble = trouble.reason(reason),
+            CallError::Inactive { state, reason, after, .. } => {
+                trouble = trouble.reason(reason).with("state", json!(state));
+                if let (State::Backoff, Some(after)) = (state, after) {
+                    let after = short(*after);
+                    let note = format!("that was before this call; it is started again in {after}");
+                    trouble = trouble.note(note);
+                }
+            }
             CallError::Lost { reason, last_words, .. } => {
                 trouble = trouble.reason(reason).last_words(&last_words.0);
             }
@@ -308,6 +321,14 @@ pub(crate) fn advice(reason: &Reason) -> Option<&'static str> {
         Reason::SpawnFailed { error, .. } if error.contains("xec format") => {
             "a script needs a first line such as #!/usr/bin/env python3"
         }
+        Reason::StateTooLarge { .. } => "make room in its state folder, or raise limits.state",
+        Reason::NotVerified { .. } => {
+            "if the file's change is wanted, write the digest that `plugbay check --digests` prints"
+        }
+        Reason::HelperLost => {
+            "the pid that plugbay shows is this helper's; `plugbay stop` and `restart` end a plugin in \
+             good order"
+        }
         _ => return None,
     })
 }
@@ -315,4 +336,53 @@ pub(crate) fn advice(reason: &Reason) -> Option<&'static str> {
 /// A plugin that cannot be called at all, in words for a note.
 pub(crate) fn off(name: &str, state: State, reason: &Reason) -> String {
     format!("plugin {name} is {state}: it {reason}")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{sync::Arc, time::Duration};
+
+    use plugbay_supervisor::Private;
+
+    use super::*;
+
+    fn inactive(state: State, reason: Reason, after: Option<u64>) -> Trouble {
+        let after = after.map(Duration::from_millis);
+        let (plugin, reason) = ("geo".into(), Arc::new(reason));
+        CallError::Inactive { plugin, state, reason, after }.into()
+    }
+
+    #[test]
+    fn an_end_before_the_call_is_told_as_one() {
+        let died = || Reason::Exited { code: 3, active: true };
+        let trouble = inactive(State::Backoff, died(), Some(400));
+        assert_eq!(trouble.message, "geo exited with status 3");
+        assert_eq!(
+            trouble.notes,
+            [
+                "that was before this call; it is started again in 400 ms",
+                "the tool did not run; calling again is safe",
+            ]
+        );
+        assert_eq!(trouble.state(), Some(State::Backoff));
+        let wire = Trouble::from_wire(trouble.to_wire());
+        assert_eq!(wire.state(), Some(State::Backoff), "also at the other side");
+    }
+
+    #[test]
+    fn what_was_measured_is_not_what_the_plugin_said() {
+        let full = || Reason::StateTooLarge {
+            used: 2 << 20,
+            limit: 1 << 20,
+            more: None,
+            most: Private("big has 2MiB".into()),
+        };
+        let twice =
+            Reason::Quarantined { deaths: 1, within: Duration::ZERO, last: Box::new(full()) };
+        for reason in [full(), twice] {
+            let trouble = inactive(State::Quarantined, reason, None);
+            assert_eq!(trouble.notes[0], "in its state folder, \"big has 2MiB\"");
+            assert!(trouble.help[0].contains("make room"), "{trouble:?}");
+        }
+    }
 }

@@ -44,7 +44,9 @@ pub(crate) struct Given {
 pub(crate) fn word(word: &str) -> Result<Word, String> {
     let shown = shorten(word);
     let Some((key, value)) = word.split_once('=') else {
-        return Err(format!("expected key=value, found {shown:?}"));
+        return Err(format!(
+            "expected key=value, found {shown:?}; `plugbay tools --long` shows how"
+        ));
     };
     let (key, is_json) = key.strip_suffix(':').map_or((key, false), |key| (key, true));
     if key.is_empty() || key.split('.').any(str::is_empty) {

@@ -446,6 +446,14 @@ impl Reason {
         }
     }
 
+    /// The reason behind a quarantine, or the reason itself.
+    pub fn innermost(&self) -> &Self {
+        match self {
+            Self::Quarantined { last, .. } => last,
+            reason => reason,
+        }
+    }
+
     /// What the plugin printed or said, for the operator's eyes only.
     pub fn private(&self) -> Option<&str> {
         let text = match self {
@@ -500,7 +508,7 @@ impl fmt::Display for Reason {
             Self::StartingUp { greeted: true } => write!(f, "is being activated"),
             Self::IdleStop => write!(f, "was stopped because nobody used it; a call wakes it"),
             Self::StoppedByOperator => write!(f, "was stopped by the operator"),
-            Self::RestartedByOperator => write!(f, "is being restarted by the operator"),
+            Self::RestartedByOperator => write!(f, "was restarted by the operator"),
             Self::ResumedByOperator => write!(f, "was resumed by the operator; a call wakes it"),
             Self::Shutdown => write!(f, "was stopped because the supervisor is going down"),
             Self::Disabled => write!(f, "is disabled in the manifest"),

@@ -215,6 +215,9 @@ fn everything_that_can_be_written_arrives_in_the_plan() {
     assert_eq!(tools, ["lookup", "save_place"], "the others are known, for the handshake");
     assert!(geocode.tools[0].output_schema.is_some());
     assert_eq!(geocode.grant_scopes, ["kv.get", "kv.put"], "a pattern means what is asked for");
+    let later = loaded.report.problems.iter().filter(|it| it.code == Code::PB0114);
+    let later: Vec<&str> = later.map(|it| it.message.as_str()).collect();
+    assert_eq!(later, ["`control` is planned and has no effect yet"], "and what is granted works");
     let names: Vec<_> = geocode.env.keys().collect();
     assert_eq!(names, ["GEOCODE_REGION", "HOME", "LANG", "PATH", "PLUGBAY_STATE"]);
     assert_eq!(geocode.env["PLUGBAY_STATE"], "/var/lib/plugbay/geocode");

@@ -286,12 +286,17 @@ fn without_cgroups_what_can_be_had_otherwise_is_had_and_the_rest_refused() {
         let all = Plan { plugins: vec![bare.clone()], ceilings };
         let stage = world.start(Builder::default().plan(all));
         let error = within("an answer", stage.ready("p")).await.expect_err("it cannot start");
-        assert!(error.to_string().contains("cannot be held to `processes`"), "{error}");
+        let said = error.to_string();
+        let parts = ["cannot be held to `processes`", ": for host.processes, cannot "];
+        assert!(parts.iter().all(|it| said.contains(it)), "{said}");
         stage.end().await;
         bare.sandbox.prefer = vec![Item::Processes];
         let stage = world.start(Builder::default().plan(Plan { plugins: vec![bare], ceilings }));
         stage.up("p").await;
         assert_eq!(attempt(&stage, "processes until", "", 32).await, "EAGAIN", "its own holds");
+        let degraded = stage.plugin("p").expect("it is there").degraded;
+        let said = "processes is not enforced: its own limit holds, and all plugins together start";
+        assert!(matches!(degraded.as_slice(), [it] if it.starts_with(said)), "{degraded:?}");
         stage.end().await;
 
         plan.sandbox.if_missing = IfMissing::Warn;

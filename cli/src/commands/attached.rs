@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use plugbay_supervisor::{Progress, ToolInfo};
+use plugbay_supervisor::{Progress, State, ToolInfo};
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -129,14 +129,19 @@ async fn answer(
         }
         Ok(())
     };
-    let mut answer =
-        client.ask(&request, show).await.map_err(|it| match (it.code, &tool.plugin) {
-            (Some("PB0402"), _) => it.help(how(source, &tool)),
-            (Some("PB0503" | "PB0509"), Some(plugin)) => {
+    let mut answer = client.ask(&request, show).await.map_err(|it| {
+        match (it.code, it.state(), &tool.plugin) {
+            (Some("PB0402"), ..) => it.help(how(source, &tool)),
+            (_, Some(State::Stopped), Some(plugin)) => {
                 it.help(format!("`{} {plugin}` lifts it", source.command("resume")))
             }
+            // Whatever the code is: nothing else starts it again.
+            (_, Some(State::Quarantined), Some(plugin)) => {
+                it.help(format!("once that is mended: `{} {plugin}`", source.command("resume")))
+            }
             _ => it,
-        })?;
+        }
+    })?;
     let output = answer["output"].take();
     let is_error = output["is_error"] == true;
     Ok(Answer { text: answer["text"].as_str().unwrap_or_default().into(), json: output, is_error })

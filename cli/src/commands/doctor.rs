@@ -44,7 +44,7 @@ pub(super) fn doctor(args: &Doctor, screen: &Screen) -> Outcome {
 fn walls(findings: &[Finding]) -> String {
     let row = |it: &Finding| {
         let answer = if it.lack.is_none() { "yes" } else { "no" };
-        [answer, it.item.as_str(), &it.wall, it.item.about()].map(str::to_owned)
+        [answer, it.item.as_str(), &it.wall, it.about].map(str::to_owned)
     };
     let rows: Vec<[String; 4]> = findings.iter().map(row).collect();
     let style = |row: usize, column: usize| match (column, &findings[row].lack) {
@@ -68,9 +68,10 @@ mod tests {
 
     #[test]
     fn what_is_missing_says_why_and_what_helps() {
-        let finding = |item, wall: &str, lack| Finding {
+        let finding = |item: Item, wall: &str, lack| Finding {
             item,
             wall: wall.to_owned(),
+            about: item.about(),
             from: Level::Standard,
             lack,
         };

@@ -6,7 +6,7 @@ use crate::{
     args::{Logs, Ps, Why},
     control::{Client, Look, Record, Request},
     exit::Exit,
-    render::{PLAIN, Screen, Status, one_line, running},
+    render::{PLAIN, Screen, Status, WARN, one_line, running},
     trouble::{Outcome, Trouble},
 };
 
@@ -40,6 +40,10 @@ pub(super) async fn show(clients: Vec<Client>, is_json: bool, screen: &Screen) -
             screen.data(&format!("{} (pid {})", one_line(&hello.from), hello.pid))?;
         }
         screen.data(&running::table(&plugins))?;
+        for it in plugins.iter().filter(|it| !it.degraded.is_empty()) {
+            let text = running::unenforced(it);
+            screen.status(&Status::new(WARN, "Unenforced", text));
+        }
         let able = plugins.iter().filter(|it| it.takes_calls()).count();
         let (count, pid, from) = (plugins.len(), hello.pid, hello.from);
         let text = format!("{able} of {count} can take calls; plugbay with pid {pid} runs {from}");

@@ -209,7 +209,8 @@ impl Desk<'_> {
                         return trouble;
                     }
                     if over {
-                        return Trouble::new(Exit::Bad, "no plugin is left that could take a call");
+                        return Trouble::new(Exit::Bad, "no plugin is left that could take a call")
+                            .help("with --stay it goes on, for `plugbay why` and `plugbay resume`");
                     }
                 }
                 // Counts of what was not shown do not wait for the next line.

@@ -59,7 +59,9 @@ impl Client {
         }
         let mut stream = BufReader::new(stream);
         let first = timeout(HELLO_MAX, line(&mut stream)).await;
-        let hello = match first.unwrap_or_else(|_| Err(cannot("it says nothing".into())))? {
+        let silent =
+            |_| Err(cannot("it says nothing".into()).help(format!("its pid is in `{shown}.lock`")));
+        let hello = match first.unwrap_or_else(silent)? {
             Some(Line::Hello(hello)) if hello.control == VERSION => hello,
             Some(Line::Hello(hello)) => {
                 let (theirs, version) = (hello.control, hello.version);
@@ -83,7 +85,12 @@ impl Client {
     /// plugins, the one that runs what is in this folder, or the only one.
     pub(crate) async fn find(target: &Target) -> Outcome<Self> {
         if let Some(socket) = &target.control {
-            let none = || no_daemon(format!("no plugbay listens at `{}`", socket.display()));
+            let none = || {
+                let shown = socket.display();
+                let run = target.source.command("run");
+                no_daemon(format!("no plugbay listens at `{shown}`"))
+                    .help(format!("start one: `{run} --control {shown}`"))
+            };
             return Self::at(socket).await?.ok_or_else(none);
         }
         let source = &target.source;

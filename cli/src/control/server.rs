@@ -80,7 +80,7 @@ fn shown(now: manifest::Bound, held: &[Held], from: &str, was: Option<String>) -
 /// A number of what a key bounds.
 fn in_words(key: &str, number: u64) -> String {
     match key {
-        "memory" | "state" => crate::render::facts::bytes(number),
+        "memory" | "state" | "file" => crate::render::facts::bytes(number),
         "cpu" => format!("{number}%"),
         _ => number.to_string(),
     }
@@ -270,7 +270,7 @@ impl Service {
         // What to do about how it is, or else about how it ended last.
         let is_bad = status.reason.code().is_some();
         let cause = if is_bad { Some(&status.reason) } else { status.last_end.as_ref() };
-        let help: Vec<&str> = cause.map(innermost).and_then(advice).into_iter().collect();
+        let help: Vec<&str> = cause.map(Reason::innermost).and_then(advice).into_iter().collect();
         Ok(json!({
             "plugin": self.look(&status),
             "last_end": ends.last(),
@@ -443,14 +443,6 @@ impl Service {
 fn progress_json(progress: &Progress) -> Value {
     let Progress { n, total, unit, message } = progress;
     json!({ "n": n, "total": total, "unit": unit, "message": message })
-}
-
-/// The reason behind a quarantine, or the reason itself.
-fn innermost(reason: &Reason) -> &Reason {
-    match reason {
-        Reason::Quarantined { last, .. } => last,
-        reason => reason,
-    }
 }
 
 #[cfg(test)]

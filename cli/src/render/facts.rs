@@ -35,7 +35,7 @@ pub(crate) fn line(
                 (u64::from(*left_behind), "processes that it had left behind were ended"),
                 (*refused, "forks were refused by limits.processes"),
                 (*refused_to_all, "forks were refused by host.processes"),
-                (*killed, "of its processes were killed because memory was spent"),
+                (*killed, "of its processes killed because memory was spent"),
             ];
             let words = all.iter().filter(|(count, _)| 0 < *count);
             let words: Vec<_> = words.map(|(count, what)| format!("{count} {what}")).collect();
@@ -235,7 +235,7 @@ fn ms(time: Duration) -> u64 {
 }
 
 /// A time with as many digits as anybody reads.
-fn short(time: Duration) -> String {
+pub(crate) fn short(time: Duration) -> String {
     match time.as_millis() {
         0 => format!("{} µs", time.as_micros()),
         ms @ 1..10_000 => format!("{ms} ms"),

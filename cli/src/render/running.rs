@@ -71,6 +71,14 @@ fn why(it: &Look, now: u64) -> String {
     }
 }
 
+/// What a plugin is not held to, in one line.
+pub(crate) fn unenforced(it: &Look) -> String {
+    let what = |text: &String| text.split(" is not enforced").next().map(one_line);
+    let what: Vec<String> = it.degraded.iter().filter_map(what).collect();
+    let name = one_line(&it.name);
+    format!("{name}: {}; `plugbay why {name}` says more", what.join(", "))
+}
+
 /// All bounds of one plugin, a line each.
 pub(crate) fn limits(bounds: &[Bound], calls: usize) -> String {
     let head = ["LIMIT", "SET", "FROM", "CHANGES HOLD", "NOW"].map(str::to_owned);
@@ -149,11 +157,13 @@ pub(crate) fn page(known: &Known, source: &Source) -> String {
         rows.push([label, text]);
     };
     if let Some(end) = known.ends.last() {
-        let (label, code) = match it.reason.code {
-            Some(_) => ("Cause", end.code.as_ref()),
-            None => ("Last end", end.code.as_ref()),
-        };
-        let code = code.map_or(String::new(), |code| format!(" [{code}]"));
+        // An earlier process's end is no cause of what the plugin does now, nor of a later
+        // refusal to start it.
+        let is_cause = it.reason.code.is_some()
+            && it.pid.is_none()
+            && it.reason.text.ends_with(end.text.as_str());
+        let label = if is_cause { "Cause" } else { "Last end" };
+        let code = end.code.as_ref().map_or(String::new(), |code| format!(" [{code}]"));
         add(label, format!("it {}{code}, {} ago", one_line(&end.text), age(now, end.at_ms)));
         let lived =
             end.lived_ms.map_or(String::new(), |it| format!(" lived {} and", short(ms(it))));
@@ -161,7 +171,8 @@ pub(crate) fn page(known: &Known, source: &Source) -> String {
             Some(rung) => {
                 format!("was ended by us, on rung `{}` of the stop ladder", one_line(rung))
             }
-            None => "ended by itself".into(),
+            // By itself, by the system, or by somebody else: the cause says it if it is known.
+            None => "ended unasked".into(),
         };
         add("Evidence", format!("process {}{lived} {how}", end.pid));
         if let Some(found) = &end.private {
@@ -183,7 +194,7 @@ pub(crate) fn page(known: &Known, source: &Source) -> String {
         let (ended, running) = (it.calls_ended, it.calls);
         add(
             "Process",
-            format!("{pid} runs{up}{memory}; {ended} calls have ended, {running} run or wait"),
+            format!("{pid} runs{up}{memory}; calls: {ended} ended, {running} running or waiting"),
         );
         known.words.iter().for_each(|line| add("Says", format!("| {}", one_line(line))));
     }
@@ -296,23 +307,20 @@ geo      quarantined  -     -           14     1    -        2         died [PB0
             rung: None,
             words: vec!["loading\u{1b}[2J".into(), "oh no".into()],
         };
-        let known = Known {
-            plugin: look(
-                "geo",
-                "quarantined",
-                json!({ "code": "PB0509", "text": "is quarantined" }),
-                None,
-            ),
+        let reason = |code, text| json!({ "code": code, "text": text });
+        let known = |state, reason, up| Known {
+            plugin: look("geo", state, reason, up),
             ends: vec![end(300_000, "exited with status 1"), end(125_000, "was ended by SIGKILL")],
             words: vec![],
             next: "it stays down until somebody resumes it".into(),
             help: vec![],
         };
+        let last = reason("PB0509", "is quarantined; it was ended by SIGKILL");
         let expected = "\
-geo (acme.geo 1.4.0) has been quarantined for 2 min 5 s: it is quarantined
+geo (acme.geo 1.4.0) has been quarantined for 2 min 5 s: it is quarantined; it was ended by SIGKILL
 
   Cause       it was ended by SIGKILL [PB0507], 2 min 5 s ago
-  Evidence    process 40817 lived 1 min 30 s and ended by itself
+  Evidence    process 40817 lived 1 min 30 s and ended unasked
   Last words  | loading\u{fffd}[2J
               | oh no
   Before      5 min 0 s ago: it exited with status 1
@@ -323,7 +331,17 @@ geo (acme.geo 1.4.0) has been quarantined for 2 min 5 s: it is quarantined
               plugbay explain PB0509
 ";
         let source = Source { config: Some("a.toml".into()), ..Source::default() };
-        assert_eq!(plain(&page(&known, &source)), expected);
+        assert_eq!(plain(&page(&known("quarantined", last, None), &source)), expected);
+
+        // What another process died of is no cause of what this one does, nor of another refusal.
+        for (state, text, up) in [
+            ("stopping", "did not end a cancelled call", Some(1000)),
+            ("stopping", "was ended by SIGKILL", Some(1000)),
+            ("quarantined", "was not started: a.py is another file", None),
+        ] {
+            let page = plain(&page(&known(state, reason("PB0507", text), up), &source));
+            assert!(page.contains("\n  Last end  ") && !page.contains("  Cause  "), "{page}");
+        }
     }
 
     #[test]

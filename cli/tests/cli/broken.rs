@@ -100,7 +100,9 @@ fn a_flood_on_stderr_is_cut_and_what_is_not_shown_is_said() {
     if !ended.stderr.contains("Dropped") && !ended.stderr.contains("Missed") {
         assert_eq!(shown - counts + again + hidden, 6000, "{ended:?}");
     }
-    assert!(ended.stderr.ends_with("error: no plugin is left that could take a call\n"));
+    let last = "error: no plugin is left that could take a call\n   \
+                = help: with --stay it goes on, for `plugbay why` and `plugbay resume`\n";
+    assert!(ended.stderr.ends_with(last), "{ended:#?}");
     let all = run(&["-v"]).with(1, &["           p | same\n"]);
     assert!(3000 < all.stderr.lines().count() || all.stderr.contains("Missed"), "{all:?}");
     fixture.is_gone();

@@ -146,6 +146,29 @@ fn no_command_says_where_to_begin() {
 }
 
 #[test]
+fn a_granted_path_that_is_not_there_is_told_before_the_start() {
+    let dir = tempfile::tempdir().unwrap();
+    let maps = dir.path().join("maps");
+    let manifest = |sandbox: &str| {
+        let grant = format!("fs = [{{ path = \"{}\", access = \"read\" }}]", maps.display());
+        let plugin = "[plugins.a]\ncommand = [\"true\"]\n[plugins.a.grant]\n";
+        let text = format!("manifest = 1\n[defaults.sandbox]\n{sandbox}\n{plugin}{grant}\n");
+        fs::write(dir.path().join("plugbay.toml"), text).unwrap();
+    };
+    manifest("level = \"strict\"");
+    let parts = ["error[PB0511]: `a` would not be started: cannot show ", "correct the grant"];
+    run_in(dir.path(), ["check"]).with(1, &parts);
+    // Where it is not shown, nobody misses it.
+    manifest("level = \"none\"");
+    run_in(dir.path(), ["check"]).with(0, &["1 warning"]);
+    manifest("level = \"strict\"\nprefer = [\"files\"]");
+    run_in(dir.path(), ["check"]).with(0, &["no problems"]);
+    fs::create_dir(&maps).unwrap();
+    manifest("level = \"strict\"");
+    run_in(dir.path(), ["check"]).with(0, &["no problems"]);
+}
+
+#[test]
 fn digests_are_printed_and_compared() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("plugbay.toml");

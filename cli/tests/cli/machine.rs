@@ -78,6 +78,11 @@ fn doctor_says_why_and_what_helps() {
         assert!(cause.starts_with("cannot ") || cause.starts_with("no "), "{wall}");
         assert!(!wall["fix"].as_str().expect("text").is_empty(), "{wall}");
     }
+    let of_processes: Vec<_> = walls.iter().filter(|it| it["item"] == "processes").collect();
+    if let [own, together] = of_processes.as_slice() {
+        assert_eq!(own["about"], "limits.processes holds", "of one plugin only");
+        assert_eq!(together["about"], "host.processes holds for all plugins");
+    }
     if !PathBuf::from("/run/systemd/system").exists() {
         assert!(!lacking.is_empty(), "nobody handed a cgroup on");
     }

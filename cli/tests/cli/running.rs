@@ -144,7 +144,7 @@ fn what_runs_is_shown_and_why_and_what_it_said() {
     for part in [
         "bad has been quarantined for ",
         "\n  Cause       it exited with status 3 before it was ready [PB0507], ",
-        " and ended by itself\n",
+        " and ended unasked\n",
         "\n  Last words  | WEATHER_KEY is not set\n",
         "\n  Next        it stays down until somebody resumes it\n",
         "\n  Then        plugbay resume bad\n",
@@ -230,6 +230,8 @@ fn limits_are_shown_and_changed_while_a_plugin_runs() {
         row.unwrap_or_else(|| panic!("{ended:?}")).split_whitespace().collect::<Vec<_>>().join(" ")
     };
     assert_eq!(row(&show, "queue"), "queue 4 manifest from the next call -");
+    let said = "Unenforced greet: limits.memory = 64MiB; `plugbay why greet` says more\n";
+    place.run(&["ps"]).with(0, &[said]);
     assert_eq!(row(&show, "call"), "call 30s default from the next call -");
     assert_eq!(row(&show, "frame"), "frame 1MiB default from the next process -");
     place.run(&["call", "greet", "who=Ada"]).with(0, &[]).and_prints("hello, Ada\n");
@@ -400,6 +402,9 @@ fn a_plugbay_that_stays_waits_for_somebody_to_resume() {
     while place.plugin("bad")["state"] != "quarantined" {}
     place.run(&["resume", "bad"]).with(0, &["Resumed bad is dormant"]);
     daemon.end(&place);
+    let known = place.run(&["ps", "--control", "/nowhere/a.sock"]);
+    let parts = ["no plugbay listens at `/nowhere/a.sock`", "run --control /nowhere/a.sock`"];
+    known.with(5, &parts).and_prints("");
 }
 
 #[test]
@@ -530,12 +535,13 @@ fn bounds_on_all_plugins_are_shown_and_changed_while_they_run() {
         }
         Err(_) => drop(set(&["memory=4GiB"]).with(1, &["nothing here can enforce it"])),
     }
-    let words = "Refused processes -: no limit of this kind was set when plugbay started";
-    set(&["processes=64"]).with(1, &[words]);
+    let words = "Refused processes stays unset: no limit of this kind was set when plugbay started";
+    let refused = set(&["processes=64"]).with(1, &[words]);
+    assert_eq!(refused.stderr.matches("Refused").count(), 1, "nothing that was not asked for");
     set(&["memroy=4GiB"]).with(1, &["did you mean `memory`?"]);
     set(&["state_dir=/x"]).with(1, &["error[PB0701]", "memory, cpu, processes"]);
-    set(&["memory"]).with(2, &["expected KEY=VALUE"]);
-    place.run(&["limits", "show"]).with(2, &["PLUGIN"]);
+    set(&["greet", "memory=4GiB"]).with(2, &["expected KEY=VALUE", "and no plugin"]);
+    place.run(&["limits", "show"]).with(2, &["<PLUGIN | --host>"]);
     daemon.end(&place);
     greet.is_gone();
 }

@@ -122,7 +122,19 @@ fn choose(plan: &PluginPlan, ceilings: Ceilings, machine: &Machine) -> (Used, Ve
     let process_limit = cgroups.processes.is_err() && machine.is_ordinary_user && processes;
     // All plugins together are not.
     if limits.processes.is_some() && !process_limit || ceilings.processes.is_some() {
-        has(Item::Processes, &cgroups.processes, "it starts as many processes as its user can");
+        let ability = &cgroups.processes;
+        if limits.processes.is_some() && process_limit {
+            let of_all = |lack: &Lack| Lack {
+                cause: format!("for host.processes, {}", lack.cause),
+                fix: lack.fix.clone(),
+            };
+            let ability = ability.as_ref().copied().map_err(of_all);
+            let instead = "its own limit holds, and all plugins together start as many as their \
+                           user can";
+            has(Item::Processes, &ability, instead);
+        } else {
+            has(Item::Processes, ability, "it starts as many processes as its user can");
+        }
     }
     let is_open = !closed && !network;
     if let (true, false, Err(lack)) = (is_open, is_scoped, landlock::scopes(&machine.landlock)) {
@@ -156,6 +168,8 @@ pub struct Finding {
     pub item: Item,
     /// What it is.
     pub wall: String,
+    /// What it holds a plugin to, or all of them, in words.
+    pub about: &'static str,
     /// Which levels build it.
     pub from: Level,
     /// Why it cannot be had here, if it cannot.
@@ -169,6 +183,7 @@ impl Machine {
         let finding = |item, wall: &str, from, lack: Option<&Lack>| Finding {
             item,
             wall: wall.to_owned(),
+            about: item.about(),
             from,
             lack: lack.cloned(),
         };
@@ -178,7 +193,7 @@ impl Machine {
             .as_ref()
             .map_or("Landlock".to_owned(), |version| format!("Landlock, version {version}"));
         let cgroups = &self.cgroups;
-        let processes = match (&cgroups.processes, self.is_ordinary_user, &self.processes) {
+        let mut processes = match (&cgroups.processes, self.is_ordinary_user, &self.processes) {
             (Err(_), true, Ok(())) => {
                 finding(Item::Processes, "count of a user namespace", standard, None)
             }
@@ -202,9 +217,11 @@ impl Machine {
         ];
         // The stand-in counts each plugin for itself.
         if let (false, Err(lack)) = (processes.lack.is_some(), &cgroups.processes) {
+            processes.about = "limits.processes holds";
             all.push(processes);
             let wall = "cgroup, for all plugins together";
-            all.push(finding(Item::Processes, wall, standard, Some(lack)));
+            let together = finding(Item::Processes, wall, standard, Some(lack));
+            all.push(Finding { about: "host.processes holds for all plugins", ..together });
         } else {
             all.push(processes);
         }

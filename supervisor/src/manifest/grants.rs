@@ -174,15 +174,6 @@ impl Check<'_> {
                 self.never_asked("this call", "host", pattern, &asked);
             }
         }
-        if let Some(first) = grant.host.iter().flatten().next().filter(|_| !granted.is_empty()) {
-            let message =
-                format!("`{}` is granted calls to the host and cannot make them yet", self.name);
-            self.notes.add(Problem::warning(Code::PB0114, message).at(
-                self.source,
-                &first.span,
-                "this version has no calls from a plugin to the host",
-            ));
-        }
         granted.sort();
         granted.dedup();
         granted

@@ -50,7 +50,7 @@ pub use self::{
 };
 use crate::{
     digest_of,
-    plan::{Plan, PluginPlan},
+    plan::{IfMissing, Item, Level, Plan, PluginPlan},
 };
 
 /// What a load gives: the plugins that can run, those that cannot, and why.
@@ -74,10 +74,22 @@ pub struct Invalid {
 }
 
 impl Loaded {
-    /// Compares the files that have a digest with it, as they are now, and reports those that
-    /// would not be started. Reads each of them whole.
+    /// Compares the files that have a digest with it, as they are now, looks whether granted
+    /// paths are there, and reports the plugins that would not be started. Reads each file that
+    /// has a digest whole.
     pub fn compare(&mut self) {
         for plan in &self.plan.plugins {
+            let sandbox = &plan.sandbox;
+            let waived =
+                sandbox.if_missing == IfMissing::Warn || sandbox.prefer.contains(&Item::Files);
+            let shown = sandbox.files.iter().filter(|it| !it.make && !waived);
+            for grant in shown.filter(|_| sandbox.level != Level::None) {
+                let Err(error) = std::fs::canonicalize(&grant.path) else { continue };
+                let (name, path) = (&plan.name, grant.path.display());
+                let message = format!("`{name}` would not be started: cannot show {path}: {error}");
+                let help = "create it, or correct the grant";
+                self.report.add(Problem::error(Code::PB0511, message).help(help));
+            }
             let Some(due) = plan.digest else { continue };
             let (file, found) = match digest_of(plan) {
                 Ok((_, found)) if found == due => continue,
