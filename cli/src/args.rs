@@ -297,6 +297,9 @@ pub(crate) struct Doctor {
 }
 
 /// Show the limits of a plugin, where they come from, and what is not enforced
+///
+/// FROM is `default` for a limit that is as usual, also where the manifest says so, `manifest` for
+/// another one, and `changed` for one that was set since `plugbay run` began.
 #[derive(Args, Debug)]
 #[command(override_usage = "plugbay limits show [OPTIONS] <PLUGIN | --host>")]
 #[command(after_help = "\
