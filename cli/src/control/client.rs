@@ -121,12 +121,11 @@ impl Client {
 
     /// All that run, of this user.
     pub(crate) async fn all() -> Vec<Self> {
-        let mut all = Vec::new();
-        for socket in sockets() {
-            // One that does not answer well is none for this purpose.
-            all.extend(Self::at(&socket).await.ok().flatten());
-        }
-        all
+        // At once, since one that has been stopped keeps whoever asks waiting.
+        let sockets = sockets();
+        let all = futures::future::join_all(sockets.iter().map(|it| Self::at(it))).await;
+        // One that does not answer well is none for this purpose.
+        all.into_iter().flatten().flatten().collect()
     }
 
     /// Asks, gives each item to `each`, and returns the answer.
