@@ -61,6 +61,7 @@ pub(super) async fn run(args: &Run, screen: &Screen) -> Outcome {
             first,
             ceilings: supervisor.ceilings(),
             may: is_ours,
+            changing: Arc::default(),
         };
         Counter::open(place, listener, follow, service)
     });

@@ -4,7 +4,7 @@
 use std::{
     collections::HashMap,
     convert::Infallible,
-    sync::Arc,
+    sync::{Arc, Mutex, PoisonError},
     time::{Duration, Instant, SystemTime},
 };
 
@@ -58,6 +58,9 @@ pub(crate) struct Service {
     pub(crate) ceilings: Ceilings,
     /// Whether a user may connect, by its id.
     pub(crate) may: fn(u32) -> bool,
+    /// Held while the bounds on all plugins are changed: of two changes the second begins with what
+    /// the first has left.
+    pub(crate) changing: Arc<Mutex<()>>,
 }
 
 /// A bound as it is set, with what the system holds of it.
@@ -215,11 +218,7 @@ impl Service {
                 self.limits(&plugin).await
             }
             Request::Ceilings => self.ceilings(None).await,
-            Request::SetCeilings { set } => {
-                let wanted = manifest::adjust_ceilings(self.supervisor.ceilings(), &set)
-                    .map_err(|report| Trouble::of_report(&report))?;
-                self.ceilings(Some(wanted)).await
-            }
+            Request::SetCeilings { set } => self.ceilings(Some(set)).await,
             Request::Tools => self.tools().await,
             Request::Find { tool, deadline_ms } => {
                 let total = deadline_ms.map(Duration::from_millis);
@@ -309,12 +308,18 @@ impl Service {
         }))
     }
 
-    /// The bounds on all plugins together, after they have been set to others if there are some.
-    async fn ceilings(&self, others: Option<Ceilings>) -> Outcome<Value> {
-        let supervisor = self.supervisor.clone();
+    /// The bounds on all plugins together, after some have been changed if there are changes.
+    async fn ceilings(&self, changes: Option<Vec<(String, String)>>) -> Outcome<Value> {
+        let (supervisor, changing) = (self.supervisor.clone(), Arc::clone(&self.changing));
+        let change = move || {
+            let _one = changing.lock().unwrap_or_else(PoisonError::into_inner);
+            let adjust = |it: Vec<_>| manifest::adjust_ceilings(supervisor.ceilings(), &it);
+            let others = changes.map(adjust).transpose();
+            let others = others.map_err(|report| Trouble::of_report(&report))?;
+            Outcome::Ok(supervisor.hold_all(others))
+        };
         // It may have to wait for memory.
-        let held = tokio::task::spawn_blocking(move || supervisor.hold_all(others)).await;
-        let held = held.unwrap_or_default();
+        let held = tokio::task::spawn_blocking(change).await.unwrap_or_else(|_| Ok(Vec::new()))?;
         let now = self.supervisor.ceilings();
         let names: Vec<String> = self.supervisor.plugins().into_iter().map(|it| it.name).collect();
         let mut limits = Vec::new();
@@ -449,20 +454,26 @@ fn progress_json(progress: &Progress) -> Value {
 mod tests {
     use std::path::Path;
 
+    use plugbay_supervisor::{isolation::Machine, plan::Plan};
     use tokio::io::AsyncReadExt;
 
     use super::*;
 
     /// A daemon without a plugin, for users that pass.
     fn open(dir: &Path, may: fn(u32) -> bool) -> JoinSet<Infallible> {
+        open_for(dir, may, Supervisor::builder().start().unwrap())
+    }
+
+    fn open_for(dir: &Path, may: fn(u32) -> bool, supervisor: Supervisor) -> JoinSet<Infallible> {
         let service = Service {
-            supervisor: Supervisor::builder().start().unwrap(),
+            supervisor,
             journal: Arc::new(Journal::new()),
             hello: Hello::new("a test"),
             unknown: Vec::new(),
             first: HashMap::new(),
             ceilings: Ceilings::default(),
             may,
+            changing: Arc::default(),
         };
         let mut all = JoinSet::new();
         all.spawn(serve(UnixListener::bind(dir.join("s")).unwrap(), Arc::new(service)));
@@ -488,6 +499,32 @@ mod tests {
         let lines = say(dir.path(), b"{\"op\":\"ps\"}\n").await;
         assert_eq!(lines.len(), 1, "{lines:?}");
         assert_eq!(lines[0]["error"]["message"], "this socket is for another user");
+    }
+
+    #[tokio::test]
+    async fn two_who_change_ceilings_at_once_undo_nothing_of_each_other() {
+        let cgroups = &Machine::here().cgroups;
+        if let Err(lack) = cgroups.memory.as_ref().and(cgroups.processes.as_ref()) {
+            eprintln!("skipped: {}", lack.cause);
+            return;
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let mut ceilings = Ceilings::default();
+        (ceilings.memory_bytes, ceilings.processes) = (Some(1 << 30), Some(1));
+        let all = Plan { plugins: Vec::new(), ceilings };
+        let _open = open_for(dir.path(), is_ours, Supervisor::builder().plan(all).start().unwrap());
+        let change = async |key: &str, unit: &str| {
+            for number in 1..=200 {
+                let value = format!("{number}{unit}");
+                let order = json!({ "op": "set_ceilings", "set": [[key, value]] });
+                say(dir.path(), format!("{order}\n").as_bytes()).await;
+                let lines = say(dir.path(), b"{\"op\":\"ceilings\"}\n").await;
+                let bounds = lines[1]["end"]["bounds"].as_array().unwrap();
+                let now = bounds.iter().find(|it| it["key"] == key).unwrap();
+                assert_eq!(now["value"], value, "{key}");
+            }
+        };
+        tokio::join!(change("memory", "MiB"), change("processes", ""));
     }
 
     #[test]
