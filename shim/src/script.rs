@@ -1,6 +1,6 @@
 //! Writing a script.
 
-use crate::wire::Op;
+use crate::wire::{MAY_BE_MISSING, MAY_NOT_FIT, Op};
 
 /// A script, and what each of its operations is for, in words for an operator.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -69,16 +69,22 @@ impl Script {
 
     /// [`Op::Write`].
     pub fn write(&mut self, path: &str, content: &str) {
-        self.write_if(false, path, content);
+        self.write_unless(0, path, content);
     }
 
     /// The same, where a kernel may not have the file.
     pub fn write_if_there(&mut self, path: &str, content: &str) {
-        self.write_if(true, path, content);
+        self.write_unless(MAY_BE_MISSING, path, content);
     }
 
-    fn write_if(&mut self, may_be_missing: bool, path: &str, content: &str) {
-        let operands = [Word(may_be_missing.into()), Text(path), Bytes(content.as_bytes())];
+    /// The same, where a kernel may also find that it does not fit what is there by then.
+    pub fn write_if_it_fits(&mut self, may_be_missing: bool, path: &str, content: &str) {
+        let missing = if may_be_missing { MAY_BE_MISSING } else { 0 };
+        self.write_unless(MAY_NOT_FIT | missing, path, content);
+    }
+
+    fn write_unless(&mut self, flags: u64, path: &str, content: &str) {
+        let operands = [Word(flags), Text(path), Bytes(content.as_bytes())];
         self.add(Op::Write, format!("write {path}"), &operands);
     }
 

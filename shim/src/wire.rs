@@ -17,6 +17,11 @@ pub const SCRIPT: i32 = 4;
 /// the script once more, so that nothing else has the number.
 pub const PROGRAM: i32 = 5;
 
+/// Of [`Op::Write`]: the file need not be there.
+pub const MAY_BE_MISSING: u64 = 1;
+/// Of [`Op::Write`]: the kernel may find that the content does not fit what is there by then.
+pub const MAY_NOT_FIT: u64 = 2;
+
 macro_rules! numbers {
     ($(#[$about:meta])* $name:ident: $of:ty { $($(#[$doc:meta])* $variant:ident = $number:literal,)* }) => {
         $(#[$about])*
@@ -45,7 +50,7 @@ numbers! {
         Cgroup = 3,
         /// New namespaces: \[w: flags of unshare\].
         Unshare = 4,
-        /// Writes an existing file: \[w: 1 if it may be missing, t: path, b: content\].
+        /// Writes an existing file: \[w: [`MAY_BE_MISSING`] and [`MAY_NOT_FIT`], t: path, b: content\].
         Write = 5,
         /// Becomes two: this one waits, and the child goes on as process 1 of the new
         /// PID namespace. \[\]

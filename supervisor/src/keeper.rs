@@ -6,7 +6,7 @@
 
 use std::{
     future::pending,
-    sync::{Arc, PoisonError},
+    sync::{Arc, PoisonError, atomic::Ordering},
     time::{Duration, SystemTime},
 };
 
@@ -61,6 +61,8 @@ pub(crate) enum Order {
     Shutdown(Duration),
     /// The process that runs is to be held to the bounds that are set now.
     Hold(oneshot::Sender<Vec<Held>>),
+    /// The same, and nobody waits for what holds.
+    HoldAgain,
     /// Somebody wants to know that all orders before this one have been heeded.
     Heed(oneshot::Sender<()>),
 }
@@ -390,6 +392,14 @@ impl Keeper {
             }
             // Fails only if nobody waits any more.
             Some(Order::Heed(waits)) => drop(waits.send(())),
+            Some(Order::HoldAgain) => {
+                // First: what changes from now on is another order.
+                self.cell.holds_again.swap(false, Ordering::AcqRel);
+                let limits = &self.cell.bounds.load().limits;
+                if let Some(process) = self.run.as_mut().and_then(|run| run.process.as_mut()) {
+                    process.hold(limits);
+                }
+            }
             Some(Order::Hold(answer)) => {
                 let limits = &self.cell.bounds.load().limits;
                 let process = self.run.as_mut().and_then(|run| run.process.as_mut());
@@ -681,9 +691,11 @@ impl Keeper {
             Ok(manifest) => {
                 if let Some(run) = &mut self.run {
                     (run.provides, run.wants) = (manifest.provides, manifest.wants);
-                    if let Some(process) = &mut run.process {
-                        let limits = &self.cell.bounds.load().limits;
-                        process.settle(limits, *limits != self.plan.limits);
+                    let limits = &self.cell.bounds.load().limits;
+                    let are_others = *limits != self.plan.limits;
+                    let process = run.process.as_mut();
+                    if process.is_some_and(|it| it.settle(limits, are_others)) {
+                        self.registry.hold_plugins();
                     }
                 }
                 self.event(Event::Greeted, Reason::StartingUp { greeted: true });
@@ -919,6 +931,10 @@ impl Keeper {
         run.link.abandon();
         let reason = explain(&run, &climbed, run.asked.as_ref().unwrap_or(&self.reason));
         let mut reason = reason.with(climbed.seen.clone());
+        // It may have set the bounds on all to old ones, and have ended before it greeted.
+        if process.settle(&self.cell.bounds.load().limits, false) {
+            self.registry.hold_plugins();
+        }
         if let Some(it) = process.remains() {
             self.facts.say(Fact::Remains {
                 plugin: self.name(),

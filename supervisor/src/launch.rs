@@ -282,20 +282,26 @@ impl Process {
         self.remains
     }
 
+    /// The leader, while what is behind it has not ended.
+    fn guard(&self) -> Option<u32> {
+        self.leader.filter(|_| self.told.is_none()).map(|it| it.as_raw().unsigned_abs())
+    }
+
     /// Holds it to other limits of the system, and says what holds; nothing without walls.
     pub(crate) fn hold(&mut self, limits: &Limits) -> Vec<Held> {
+        let guard = self.guard();
         match &mut self.kind {
-            Kind::Behind { walls, .. } => {
-                walls.hold(limits, self.leader.map(|it| it.as_raw().unsigned_abs()))
-            }
+            Kind::Behind { walls, .. } => walls.hold(limits, guard),
             Kind::Direct(_) => Vec::new(),
         }
     }
 
     /// Holds it to what was changed while it was being started, as [`Walls::settle`].
-    pub(crate) fn settle(&mut self, limits: &Limits, are_others: bool) {
-        if let Kind::Behind { walls, .. } = &mut self.kind {
-            walls.settle(limits, are_others, self.leader.map(|it| it.as_raw().unsigned_abs()));
+    pub(crate) fn settle(&mut self, limits: &Limits, are_others: bool) -> bool {
+        let guard = self.guard();
+        match &mut self.kind {
+            Kind::Behind { walls, .. } => walls.settle(limits, are_others, guard),
+            Kind::Direct(_) => false,
         }
     }
 
@@ -401,6 +407,7 @@ impl Process {
             if self.told.is_none() {
                 let (exit, remains) = walls.explain(control.evidence());
                 (self.told, self.remains) = (Some(exit), Some(remains));
+                walls.release();
             }
             control.shut();
         }

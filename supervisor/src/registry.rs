@@ -14,7 +14,7 @@ use std::{
     panic::AssertUnwindSafe,
     sync::{
         Arc, Mutex, OnceLock, PoisonError, Weak,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::Duration,
 };
@@ -71,6 +71,8 @@ pub(crate) struct Cell {
     /// What it provides, tools included; empty until it was up for the first time.
     pub(crate) provides: ArcSwap<Vec<Provide>>,
     pub(crate) tail: LastWords,
+    /// Whether its keeper has an [`Order::HoldAgain`] that it has not heeded yet.
+    pub(crate) holds_again: AtomicBool,
 }
 
 /// What an operator can change while a plugin runs.
@@ -377,6 +379,17 @@ impl Registry {
     pub(crate) fn set_plugins<'a>(&self, cells: impl Iterator<Item = &'a Arc<Cell>>) {
         let plugins = cells.map(|cell| (Arc::clone(&cell.name), Arc::clone(cell)));
         self.0.plugins.get_or_init(|| plugins.collect());
+    }
+
+    /// Has every plugin that runs held to its limits once more.
+    pub(crate) fn hold_plugins(&self) {
+        for cell in self.0.plugins.get().into_iter().flat_map(BTreeMap::values) {
+            // One that waits is enough.
+            if !cell.holds_again.swap(true, Ordering::AcqRel) {
+                // Fails only if its keeper is gone.
+                cell.orders.send(Order::HoldAgain).ok();
+            }
+        }
     }
 
     /// The tools that this caller may use, in order of their names.

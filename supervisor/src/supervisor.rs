@@ -3,7 +3,7 @@
 use std::{
     collections::HashMap,
     path::Path,
-    sync::{Arc, Mutex},
+    sync::{Arc, Mutex, atomic::AtomicBool},
     time::{Duration, SystemTime},
 };
 
@@ -277,6 +277,7 @@ fn cell(plan: PluginPlan, orders: mpsc::UnboundedSender<Order>, off: Option<Off>
         provides: ArcSwap::default(),
         bounds: ArcSwap::from_pointee(Bounds::new(plan.limits.clone(), plan.timeouts.clone())),
         tail: Arc::new(Mutex::new(Tail::new(plan.limits.stderr_tail_bytes))),
+        holds_again: AtomicBool::new(false),
         plan: Arc::new(plan),
     }
 }
@@ -428,19 +429,16 @@ impl Supervisor {
 
     /// Sets bounds on all plugins together, if there are others to set, until the supervisor
     /// ends, and says what holds. What the system does not take stays as it was, and so does
-    /// whether there is such a bound. Blocks while the system takes memory back.
+    /// whether there is such a bound. Whoever runs is held to its own limits once more. Blocks while
+    /// the system takes memory back.
     pub fn hold_all(&self, others: Option<Ceilings>) -> Vec<Held> {
         if self.ceilings() == Ceilings::default() && others.is_none_or(|it| it == self.ceilings()) {
             return Vec::new();
         }
-        let before = self.ceilings();
         let held = Machine::here().cgroups.hold_all(&self.0.ceiling, others);
-        if before.cpu_percent < self.ceilings().cpu_percent {
-            // Where a limit of theirs was cut to the ceiling, it has room now.
-            for cell in &self.0.cells {
-                // Nobody waits for what it says.
-                self.order(&cell.name, Order::Hold(oneshot::channel().0)).ok();
-            }
+        if others.is_some() {
+            // Where a limit of theirs was cut to the ceiling, it may have room now.
+            self.0.registry.hold_plugins();
         }
         held
     }

@@ -1,7 +1,7 @@
 //! Limits that the system enforces, and what is said of a plugin that goes over one.
 //! Each is also tried by a plugin without it, where it does not strike.
 
-use std::{fs, time::Duration};
+use std::{fs, sync::Arc, time::Duration};
 
 use plugbay_supervisor::{
     Builder, Fact, PluginPlan,
@@ -593,23 +593,17 @@ fn what_is_changed_during_a_start_holds_when_it_is_over() {
         stage.up("p").await;
         for round in 1..=8_u32 {
             stage.down("p").await;
-            stage.restart("p").expect("it is in the plan");
+            begin(&stage, "p").await;
             // In every other round the limits of the plugin only.
             let number = round / 2;
             let (own, expected) = if round % 2 == 1 { (16, "EAGAIN") } else { (60, "ok 40") };
             let others =
                 Ceilings { processes: Some(64 + number), ..ceilings_of(256 + u64::from(number)) };
-            let change = async {
-                while stage.plugin("p").expect("it is there").pid.is_none() {
-                    tokio::task::yield_now().await;
-                }
-                let mut plan = stage.plan("p").expect("it is there");
-                plan.limits.processes = Some(own);
-                stage.set_bounds("p", plan.limits, plan.timeouts).expect("it is there");
-                stage.hold_all(Some(others));
-            };
-            let ((), ready) = tokio::join!(change, stage.ready("p"));
-            ready.expect("it comes up");
+            let mut plan = stage.plan("p").expect("it is there");
+            plan.limits.processes = Some(own);
+            stage.set_bounds("p", plan.limits, plan.timeouts).expect("it is there");
+            stage.hold_all(Some(others));
+            stage.up("p").await;
             assert_eq!(stage.ceilings(), others);
             let held = stage.hold_all(None).into_iter();
             let held: Vec<_> = held.map(|it| (it.key, it.limit)).collect();
@@ -619,6 +613,12 @@ fn what_is_changed_during_a_start_holds_when_it_is_over() {
         }
         stage.end().await;
     });
+}
+
+/// Starts a plugin that is down: its helper runs then, and has what it is to write.
+async fn begin(stage: &Stage, plugin: &str) {
+    stage.restart(plugin).expect("it is in the plan");
+    stage.heeded(plugin).await.expect("it is in the plan");
 }
 
 #[test]
@@ -649,6 +649,125 @@ fn a_start_that_fails_leaves_the_ceilings_as_they_have_been_changed() {
             let held: Vec<_> = held.map(|it| (it.key, it.limit)).collect();
             assert_eq!(held, [("memory", others.memory_bytes)]);
         }
+        stage.end().await;
+    });
+}
+
+/// It would take from all what they have just been given, or be refused it.
+#[test]
+fn processor_time_that_is_given_to_all_during_a_start_is_no_reason_to_die() {
+    alone(async |world| {
+        if !has_cgroups() {
+            return;
+        }
+        let ceiling = |most| Ceilings { cpu_percent: Some(most), ..Ceilings::default() };
+        let stage = three(world, ceiling(20), |it| it.cpu_percent = Some(80)).await;
+        for round in 0..32_u32 {
+            let most = if round % 2 == 0 { 100 - round } else { 10 + round };
+            stage.down("b").await;
+            stage.restart("b").expect("it is in the plan");
+            // At another moment of the start each time.
+            let (other, moment) = (stage.clone(), Duration::from_micros((round / 2 * 100).into()));
+            let change = tokio::task::spawn_blocking(move || {
+                std::thread::sleep(moment);
+                other.hold_all(Some(ceiling(most)))
+            });
+            let held = change.await.expect("it does not panic").into_iter();
+            let held: Vec<_> = held.map(|it| (it.key, it.refused)).collect();
+            assert_eq!(held, [("cpu", None)]);
+            stage.up("b").await;
+            let held = stage.hold_all(None).into_iter().map(|it| it.limit);
+            assert_eq!(held.collect::<Vec<_>>(), [Some(most.into())]);
+            for name in ["a", "b", "c"] {
+                holds("it to have what it may", || own_share(name, 80, most.into()).is_ok()).await;
+            }
+        }
+        stage.end().await;
+    });
+}
+
+/// Two operators at once, while plugins come, go, and do not come up.
+#[test]
+fn ceilings_that_change_all_the_time_are_taken_and_kill_nobody() {
+    alone(async |world| {
+        if !has_cgroups() {
+            return;
+        }
+        let names = ["a", "b", "c", "silent"];
+        let plans = names.into_iter().zip(1_u32..).map(|(name, number)| {
+            let mut plan = walled(world, Level::Standard);
+            plan.name = name.into();
+            plan.prefix = Some(name.into());
+            plan.limits.cpu_percent = Some(30 * number);
+            if name == "silent" {
+                plan.command = vec!["/bin/true".into()];
+            }
+            plan
+        });
+        let ceilings = |number: u32| Ceilings {
+            cpu_percent: Some(10 + number * 37 % 140),
+            processes: Some(400 + number),
+            ..ceilings_of(900 + u64::from(number % 50))
+        };
+        let plan = Plan { plugins: plans.collect(), ceilings: ceilings(0) };
+        let stage = world.start(Builder::default().plan(plan));
+        // Also if this panics, they end.
+        let at_work = Arc::new(());
+        let operators = [0, 1].map(|first| {
+            let (stage, at_work) = (stage.clone(), Arc::downgrade(&at_work));
+            tokio::task::spawn_blocking(move || {
+                let mut numbers = (first..).step_by(2);
+                let mut refused = Vec::new();
+                while at_work.strong_count() != 0 {
+                    let held = stage.hold_all(numbers.next().map(ceilings));
+                    refused.extend(held.into_iter().filter(|it| it.refused.is_some()));
+                    std::thread::yield_now();
+                }
+                refused
+            })
+        });
+        for _ in 0..20 {
+            for name in names {
+                stage.restart(name).expect("it is in the plan");
+            }
+            within("its end", stage.ready("silent")).await.expect_err("it says nothing");
+            for name in &names[..3] {
+                stage.up(name).await;
+            }
+        }
+        drop(at_work);
+        for operator in operators {
+            assert_eq!(operator.await.expect("it does not panic"), []);
+        }
+        stage.down("silent").await;
+        let now = stage.ceilings();
+        let held: Vec<_> = stage.hold_all(None).into_iter().map(|it| it.limit).collect();
+        let due = [now.memory_bytes, now.cpu_percent.map(u64::from), now.processes.map(u64::from)];
+        assert_eq!(held, due);
+        let all = now.cpu_percent.map_or(0, u64::from);
+        for (name, own) in [("a", 30), ("b", 60), ("c", 90)] {
+            holds("it to have what it may", || own_share(name, own, all).is_ok()).await;
+        }
+        stage.end().await;
+    });
+}
+
+/// By another program, or because the system did not take it when it was due.
+#[test]
+fn a_ceiling_that_does_not_hold_is_set_again_as_it_was() {
+    alone(async |world| {
+        if !has_cgroups() {
+            return;
+        }
+        let ceilings = Ceilings { processes: Some(64), ..Ceilings::default() };
+        let stage = three(world, ceilings, |_| {}).await;
+        let all = cgroups(std::process::id()).into_iter().find(|it| {
+            it.ends_with("-all") && fs::exists(format!("{it}/pids.max")).expect("it is ours")
+        });
+        fs::write(format!("{}/pids.max", all.expect("it is there")), "32").expect("it is ours");
+        let limit = |others| stage.hold_all(others)[0].limit;
+        assert_eq!(limit(None), Some(32), "it is only looked at");
+        assert_eq!(limit(Some(ceilings)), Some(64));
         stage.end().await;
     });
 }

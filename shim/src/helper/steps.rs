@@ -94,15 +94,12 @@ impl State {
             }
             Op::Unshare => sys::unshare(with.word()?),
             Op::Write => {
-                let may_be_missing = with.word()? != 0;
-                let (path, content) = (with.text()?, with.bytes()?);
-                let file = match sys::open(path, Open::Write) {
-                    Err(ENOENT) if may_be_missing => return Ok(()),
-                    file => file?,
-                };
-                let written = sys::write(file, content);
-                sys::close(file);
-                written
+                let flags = with.word()?;
+                match write(with.text()?, with.bytes()?) {
+                    Err(ENOENT) if flags & wire::MAY_BE_MISSING != 0 => Ok(()),
+                    Err(EINVAL) if flags & wire::MAY_NOT_FIT != 0 => Ok(()),
+                    written => written,
+                }
             }
             Op::Remove => sys::remove_folder(with.text()?),
             Op::Listen => {
@@ -250,6 +247,13 @@ fn copy(path: Text) -> Result<()> {
     // Or it could not be executed.
     sys::close(file);
     copied
+}
+
+fn write(path: Text, content: &[u8]) -> Result<()> {
+    let file = sys::open(path, Open::Write)?;
+    let written = sys::write(file, content);
+    sys::close(file);
+    written
 }
 
 fn unless_there(made: Result<()>) -> Result<()> {

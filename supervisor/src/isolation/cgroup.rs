@@ -32,10 +32,14 @@ const FOLDER: &str = "plugbay-";
 /// Over which processor time is counted, in microseconds.
 const PERIOD: u64 = 100_000;
 
+/// How often a bound is tried that does not fit what another has put there meanwhile.
+const TRIES_MAX: usize = 64;
+
 /// The largest page there is.
 const PAGE: u64 = 64 << 10;
 
 const QUOTA_V1: &str = "cpu.cfs_quota_us";
+const MEMORY_V1: &str = "memory.limit_in_bytes";
 const SWAP_V1: &str = "memory.memsw.limit_in_bytes";
 const SWAP_V2: &str = "memory.swap.max";
 /// Whoever is killed for memory is not killed alone.
@@ -96,7 +100,7 @@ impl Controller {
             // be met first, because recent kernels do not count how often the second is.
             (Self::Memory, false) => {
                 let both = wanted.saturating_add(PAGE).to_string();
-                vec![("memory.limit_in_bytes", text), (SWAP_V1, both)]
+                vec![(MEMORY_V1, text), (SWAP_V1, both)]
             }
         }
     }
@@ -108,16 +112,24 @@ pub(crate) struct Ceiling {
     /// What the cgroup is called that holds theirs.
     folder: String,
     limits: Mutex<Ceilings>,
+    /// Held while processor time is taken from plugins for it.
+    cutting: Mutex<()>,
 }
 
 impl Ceiling {
     pub(crate) fn new(limits: Ceilings) -> Self {
-        Self { folder: folder("all"), limits: Mutex::new(limits) }
+        Self { folder: folder("all"), limits: Mutex::new(limits), cutting: Mutex::default() }
     }
 
     /// What they are now.
     pub(crate) fn limits(&self) -> Ceilings {
         *self.limits.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn change(&self, all: &Place, controller: Controller, limits: &Limits) -> Result<(), String> {
+        let cuts = controller == Controller::Cpu;
+        let _one = cuts.then(|| self.cutting.lock().unwrap_or_else(PoisonError::into_inner));
+        all.change(controller, limits)
     }
 }
 
@@ -453,8 +465,9 @@ impl Cgroups {
                 (Some(_), Some(_), None) => Err("nothing here can enforce it".to_owned()),
                 // It holds from the first plugin on.
                 (Some(_), Some(_), Some(above)) if !above.folder.exists() => Ok(()),
-                (Some(old), Some(new), Some(_)) if old == new => Ok(()),
-                (Some(_), Some(_), Some(above)) => above.change(controller, &wanted),
+                // Only looked at. What is set as it was may not hold as it should.
+                (Some(_), Some(_), Some(_)) if others.is_none() => Ok(()),
+                (Some(_), Some(_), Some(above)) => ceiling.change(above, controller, &wanted),
             };
             match (controller, &refused) {
                 (_, Err(_)) => {}
@@ -566,6 +579,17 @@ impl Cage {
         }
     }
 
+    /// Takes the bounds of what has ended out of the way of the others'. A cgroup of version 1
+    /// counts for those above it for some time after it was removed.
+    pub(crate) fn release(&self, ceiling: &Ceiling) {
+        // Nobody cuts it meanwhile.
+        let _one = ceiling.cutting.lock().unwrap_or_else(PoisonError::into_inner);
+        for place in self.places.iter().filter(|it| !it.is_v2 && it.above.is_some()) {
+            // It may have none, or be gone.
+            put(&place.folder.join(QUOTA_V1), "-1").ok();
+        }
+    }
+
     /// Holds what runs inside to these limits as far as that can be done at once, and says
     /// what holds.
     pub(crate) fn hold(&self, limits: &Limits) -> Vec<Held> {
@@ -599,20 +623,18 @@ impl Cage {
         let changed = changed.filter(|(it, on)| on.wanted(&it.limits) != on.wanted(&now_of_all));
         changed.fold(false, |_, (it, on)| {
             // What the system does not take now it may take when it is asked again.
-            it.place.change(on, &now_of_all).ok();
+            ceiling.change(&it.place, on, &now_of_all).ok();
             true
         })
     }
 
-    /// Whether a step is for what holds all plugins, or depends on it.
+    /// Whether a step is for what holds all plugins.
     pub(crate) fn is_of_all(&self, step: &str) -> bool {
         let is = |file: PathBuf| step == format!("write {}", file.display());
         self.places.iter().any(|place| {
             let Some(above) = &place.above else { return false };
             let files = above.place.bounds(&above.limits);
-            let mut files = files.iter().map(|(file, _)| above.place.folder.join(file));
-            // Refused where all together were given less since the script was written.
-            files.any(is) || !place.is_v2 && is(place.folder.join(QUOTA_V1))
+            files.iter().any(|(file, _)| is(above.place.folder.join(file)))
         })
     }
 
@@ -702,11 +724,23 @@ impl Place {
     }
 
     fn write_bounds(&self, limits: &Limits, script: &mut Script) {
+        let is_shared = self.above.as_ref().is_some_and(|it| it.limits.cpu_percent.is_some());
         for (file, value) in self.bounds(limits) {
             let path = self.folder.join(file);
-            match is_optional(file) {
-                true => script.write_if_there(&path.to_string_lossy(), &value),
-                false => script.write(&path.to_string_lossy(), &value),
+            let path = path.to_string_lossy();
+            let is_optional = is_optional(file);
+            // The bounds on all plugins together may be others by then. If these do not fit them,
+            // what is there is the bound, or that of a cgroup above; and what is due is set when
+            // the start is over.
+            match file {
+                MEMORY_V1 | SWAP_V1 if self.is_for_all => {
+                    script.write_if_it_fits(is_optional, &path, &value);
+                }
+                QUOTA_V1 if self.is_for_all || is_shared => {
+                    script.write_if_it_fits(is_optional, &path, &value);
+                }
+                _ if is_optional => script.write_if_there(&path, &value),
+                _ => script.write(&path, &value),
             }
         }
     }
@@ -767,47 +801,62 @@ impl Place {
 
     /// Bounds what runs already, as far as the kernel takes it.
     fn change(&self, controller: Controller, limits: &Limits) -> Result<(), String> {
-        let limits = &self.within(limits, None);
-        let mut files = self.bounds_of(controller, limits);
-        if let (Controller::Cpu, false, Some(most)) = (controller, self.is_v2, limits.cpu_percent) {
-            // No cgroup may have less than one in it, also not for a moment. Those that are cut so
-            // are given more again by their keepers, who know what they may have.
-            for it in self.below() {
-                if share(&it, self.is_v2).is_some_and(|it| u64::from(most) < it) {
-                    for (file, value) in controller.bounds(self.is_v2, limits) {
-                        // It may have ended by now; if it has not, the next step says so.
-                        put(&it.join(file), &value).ok();
-                    }
-                }
+        if let (Controller::Memory, true) = (controller, self.is_v2) {
+            // The kernel would end it at once. What it can give back does not count.
+            let wanted = limits.memory_bytes.unwrap_or(u64::MAX);
+            let pages = ["active_file", "inactive_file"];
+            let pages: u64 = pages.iter().map(|it| self.count("memory.stat", it)).sum();
+            let used = self.used(controller).unwrap_or(0).saturating_sub(pages);
+            if wanted < used {
+                return Err(format!("it uses {} now", bytes_in_words(used)));
             }
         }
-        if controller == Controller::Memory {
-            let wanted = limits.memory_bytes.unwrap_or(u64::MAX);
-            match self.is_v2 {
-                // The kernel would end it at once. What it can give back does not count.
-                true => {
-                    let pages = ["active_file", "inactive_file"];
-                    let pages: u64 = pages.iter().map(|it| self.count("memory.stat", it)).sum();
-                    let used = self.used(controller).unwrap_or(0).saturating_sub(pages);
-                    if wanted < used {
-                        return Err(format!("it uses {} now", bytes_in_words(used)));
-                    }
-                }
-                // Of the two the first is never the larger one, also not for a moment.
-                false if self.number("memory.limit_in_bytes").is_some_and(|it| it < wanted) => {
-                    files.reverse();
-                }
-                false => {}
+        let mut tries = 1;
+        let done = loop {
+            match self.put_all(controller, limits) {
+                // It did not fit what somebody who starts has put there meanwhile.
+                Err((_, Some(libc::EINVAL), _)) if !self.is_v2 && tries < TRIES_MAX => tries += 1,
+                done => break done,
             }
+        };
+        done.or_else(|(file, errno, error)| match errno {
+            // Whoever comes next makes it anew.
+            Some(libc::ENOENT | libc::ENODEV) if self.is_for_all => Ok(()),
+            Some(libc::ENOENT | libc::ENODEV) => Err("it starts or ends just now".to_owned()),
+            Some(libc::EBUSY) => Err("it uses more now".to_owned()),
+            _ => Err(format!("cannot write {file}: {error}")),
+        })
+    }
+
+    /// One try of it. Fails with the file and what the system said.
+    fn put_all(
+        &self,
+        controller: Controller,
+        limits: &Limits,
+    ) -> Result<(), (&'static str, Option<i32>, io::Error)> {
+        let limits = &self.within(limits, None);
+        let mut files = self.bounds_of(controller, limits);
+        let more = |file, wanted: Option<u64>| self.number(file) < wanted;
+        match (controller, self.is_v2) {
+            // Of the two the first is never the larger one, also not for a moment.
+            (Controller::Memory, false) if more(MEMORY_V1, limits.memory_bytes) => {
+                files.reverse();
+            }
+            (Controller::Cpu, false) => {
+                // No cgroup may have less than one in it, also not for a moment. Those that are
+                // cut so are given more again by their keepers, who know what they may have.
+                let most = limits.cpu_percent.map(u64::from);
+                for it in self.below().filter(|it| most < share(it, self.is_v2)) {
+                    // It may have ended by now; if it has not, the next step says so.
+                    files.iter().for_each(|(file, value)| drop(put(&it.join(file), value)));
+                }
+            }
+            _ => {}
         }
         for (file, value) in files {
             match put(&self.folder.join(file), &value) {
                 Err(error) if is_optional(file) && error.kind() == io::ErrorKind::NotFound => {}
-                Err(error) if error.raw_os_error() == Some(libc::EBUSY) => {
-                    return Err("it uses more now".to_owned());
-                }
-                Err(error) => return Err(format!("cannot write {file}: {error}")),
-                Ok(()) => {}
+                done => done.map_err(|error| (file, error.raw_os_error(), error))?,
             }
         }
         Ok(())
@@ -920,7 +969,7 @@ mod tests {
     }
 
     #[test]
-    fn a_step_that_depends_on_all_is_told_from_those_of_its_own() {
+    fn a_step_that_is_for_all_is_told_from_those_of_its_own() {
         let place = |folder: &str, is_v2, above| Place {
             folder: folder.into(),
             is_v2,
@@ -933,7 +982,7 @@ mod tests {
         for (is_v2, step, expected) in [
             (false, "write /all/pids.max", true),
             (false, "write /all/cpu.cfs_quota_us", true),
-            (false, "write /all/p/cpu.cfs_quota_us", true),
+            (false, "write /all/p/cpu.cfs_quota_us", false),
             (false, "write /all/p/pids.max", false),
             (true, "write /all/cpu.max", true),
             (true, "write /all/p/cpu.max", false),

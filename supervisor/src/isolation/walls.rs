@@ -372,28 +372,29 @@ impl Walls {
     }
 
     /// Holds it to what was changed while they were being built: the ceilings, and also its limits
-    /// if these `are_others`.
-    pub(crate) fn settle(&mut self, limits: &Limits, are_others: bool, guard: Option<u32>) {
-        if self.cage.settle(&self.ceiling) || are_others {
+    /// if these `are_others`. Says whether it was the ceilings.
+    pub(crate) fn settle(&mut self, limits: &Limits, are_others: bool, guard: Option<u32>) -> bool {
+        let of_all = self.cage.settle(&self.ceiling);
+        if of_all || are_others {
             self.hold(limits, guard);
         }
+        of_all
     }
 
     /// Holds the plugin that runs behind them to other limits, and says what holds. Without a
     /// `guard` it runs no more.
     pub(crate) fn hold(&mut self, limits: &Limits, guard: Option<u32>) -> Vec<Held> {
+        // What has ended is in nobody's way any more.
+        let Some(guard) = guard else { return Vec::new() };
         let mut held = self.cage.hold(limits);
         if held.iter().any(|it| it.key == "memory" && it.refused.is_none()) {
             // What it is said to have gone over, should it.
             self.memory = limits.memory_bytes;
         }
-        if let Some(guard) = guard {
-            let behind = Behind { guard, guards: self.guards, cage: &self.cage };
-            let (files, size) =
-                (limits.open_files.map(u64::from), file_size(limits, self.keeps_only));
-            held.extend(rlimits::hold(Kind::OpenFiles, behind, &mut self.open_files, files));
-            held.extend(rlimits::hold(Kind::FileSize, behind, &mut self.file_size, size));
-        }
+        let behind = Behind { guard, guards: self.guards, cage: &self.cage };
+        let (files, size) = (limits.open_files.map(u64::from), file_size(limits, self.keeps_only));
+        held.extend(rlimits::hold(Kind::OpenFiles, behind, &mut self.open_files, files));
+        held.extend(rlimits::hold(Kind::FileSize, behind, &mut self.file_size, size));
         held
     }
 
@@ -416,8 +417,6 @@ impl Walls {
     pub(crate) fn explain(&self, evidence: &Evidence) -> (Exit, Remains) {
         // Whatever the helper could not end, it does not leave to itself.
         self.cage.kill();
-        // Whoever ended before its start was over has left the ceilings as it knew them.
-        self.cage.settle(&self.ceiling);
         if let Some((step, error)) = evidence.failed {
             let reason = self.not_started(step, Errno::from_raw(error));
             return (Exit::NotStarted(reason), Remains::default());
@@ -449,6 +448,11 @@ impl Walls {
             exit => exit,
         };
         (exit, remains)
+    }
+
+    /// It has ended, and what there was to be read of it has been.
+    pub(crate) fn release(&self) {
+        self.cage.release(&self.ceiling);
     }
 
     /// How many of the helper's processes lie between the supervisor and the plugin.
