@@ -85,10 +85,12 @@ fn done(deed: &str, what: &str, number: u64) -> io::Result<String> {
         "link" => fs::hard_link(path, "/tmp/linked").map(|()| none)?,
         "attribute" => raw::set_attribute(path).map(|()| none)?,
         "by link" => {
-            let link = Path::new("/tmp/link");
-            fs::remove_file(link).ok();
-            symlink(path, link)?;
-            fs::read_to_string(link)?
+            // Without walls another test's process may do the same in the same folder.
+            let link = format!("/tmp/link-{}", std::process::id());
+            symlink(path, &link)?;
+            let read = fs::read_to_string(&link);
+            fs::remove_file(&link)?;
+            read?
         }
         "run" => run(Command::new(path))?,
         "run by the loader" => {
