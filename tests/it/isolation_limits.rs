@@ -704,9 +704,10 @@ fn ceilings_that_change_all_the_time_are_taken_and_kill_nobody() {
             }
             plan
         });
+        // Few enough for any cgroup above us.
         let ceilings = |number: u32| Ceilings {
             cpu_percent: Some(10 + number * 37 % 140),
-            processes: Some(400 + number),
+            processes: Some(400 + number % 100),
             ..ceilings_of(900 + u64::from(number % 50))
         };
         let plan = Plan { plugins: plans.collect(), ceilings: ceilings(0) };
